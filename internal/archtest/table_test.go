@@ -1,0 +1,155 @@
+package archtest_test
+
+// rooms is the import table. A room is a package path below the module; its
+// value lists the rooms that its non-test files may import. Everything not
+// listed is refused, and so is an internal package without an entry. Rooms that
+// do not exist yet stand here already, so that their place is decided before
+// their first line is written.
+//
+// Imports go down the floors, and sideways only along this table.
+var rooms = map[string][]string{
+	// Ground: knows no configuration.
+	"internal/acl":      {},
+	"internal/journal":  {},
+	"internal/conn":     {},
+	"internal/drain":    {},
+	"internal/route":    {},
+	"internal/exchange": {"internal/conn"},
+	"internal/http1":    {"internal/exchange", "internal/conn", "internal/drain"},
+	"internal/http2":    {"internal/exchange", "internal/conn", "internal/drain"},
+	// HTTP/3 fills the same exchange and runs the head validation of http2.
+	"internal/http3": {"internal/exchange", "internal/conn", "internal/drain", "internal/http2"},
+
+	// Written: what an operator wrote.
+	"internal/config":   {"internal/acl", "internal/route"},
+	"internal/provider": {"internal/config"},
+	"internal/managed":  {"internal/config", "internal/journal"},
+
+	// One source each; they speak the types of the seam above them.
+	"internal/provider/file":       {"internal/config", "internal/provider"},
+	"internal/provider/docker":     {"internal/config", "internal/provider"},
+	"internal/provider/kubernetes": {"internal/config", "internal/provider"},
+	"internal/provider/discovery":  {"internal/config", "internal/provider"},
+
+	// Parts.
+	"internal/telemetry":  {"internal/config", "internal/exchange"},
+	"internal/cert":       {"internal/config"},
+	"internal/entrypoint": {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/http1", "internal/http2"},
+	"internal/middleware": {"internal/config", "internal/exchange"},
+	"internal/firewall":   {"internal/config", "internal/exchange"},
+	"internal/service":    {"internal/config", "internal/exchange", "internal/conn", "internal/http1", "internal/http2"},
+	"internal/proxy":      {"internal/service", "internal/exchange", "internal/conn"},
+	"internal/tunnel":     {"internal/conn", "internal/drain", "internal/http1", "internal/http2"},
+	"internal/usage":      {"internal/config", "internal/journal", "internal/exchange"},
+	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
+	"internal/actor":      {"internal/config", "internal/exchange", "internal/service", "internal/tunnel"},
+	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor"},
+	"internal/worker":     {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/tunnel"},
+	"internal/control":    {"internal/config", "internal/actor", "internal/egress"},
+	"internal/store":      {"internal/config"},
+	"internal/fabric":     {"internal/config", "internal/conn"},
+
+	// Assembled.
+	"internal/snapshot": {
+		"internal/config", "internal/exchange", "internal/route", "internal/middleware", "internal/firewall",
+		"internal/service", "internal/proxy", "internal/inference", "internal/usage", "internal/actor", "internal/egress",
+	},
+
+	// Faces.
+	"internal/admin":    {"internal/config", "internal/exchange"},
+	"internal/devplane": {"internal/config", "internal/cert", "internal/actor", "internal/control", "internal/store", "internal/fabric"},
+	"internal/envoy":    {"internal/config", "internal/actor", "internal/egress", "internal/cert"},
+	"internal/demo":     {},
+
+	// Top.
+	"internal/app":      {anyRoom},
+	"gateway":           {"internal/app", "internal/config", "internal/exchange"},
+	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo"},
+	"cmd/sluice-worker": {"internal/entrypoint", "internal/worker", "internal/tunnel", "internal/conn", "internal/drain", "internal/config"},
+
+	// Test support; refused to everything above by onlyForTests.
+	"internal/gatewaytest": {anyRoom},
+	"internal/archtest":    {},
+}
+
+// anyRoom in a value of rooms allows every room.
+const anyRoom = "*"
+
+// onlyForTests lists rooms that no shipped package may import.
+var onlyForTests = []string{"internal/gatewaytest", "internal/archtest"}
+
+// testTrees are folders whose packages drive the product from outside: they may
+// import any room and are not part of the table.
+var testTrees = []string{"test/"}
+
+// wall keeps an import path, and everything below it, to some rooms. Test files
+// are free: they use other people's implementations as oracles.
+type wall struct {
+	path    string   // import path; it and everything below it
+	rooms   []string // rooms that may import it; empty means nobody
+	because string
+}
+
+var walls = []wall{
+	{"golang.org/x/net/http2", []string{"internal/http2"}, "one HTTP/2 codec, behind one loop"},
+	{"golang.org/x/net/http/httpguts", []string{"internal/exchange", "internal/http1", "internal/http2"}, "head rules live in the engine"},
+	{"github.com/prometheus", []string{"internal/telemetry"}, "parts keep plain counters that telemetry reads"},
+	{"go.opentelemetry.io", []string{"internal/telemetry"}, "spans are made from finished exchanges"},
+	{"github.com/fsnotify/fsnotify", []string{"internal/provider/file"}, "one watcher"},
+	{"github.com/spf13", []string{"cmd/sluice", "cmd/sluice-worker"}, "flags end at main"},
+	{"github.com/coreos/go-systemd", []string{"internal/app"}, "readiness and socket activation are wiring"},
+	{"github.com/quic-go", []string{"internal/http3"}, "QUIC has one importer"},
+	{"github.com/caddyserver", []string{"internal/cert"}, "ACME is a source of certificates"},
+	{"github.com/mholt/acmez", []string{"internal/cert"}, "ACME is a source of certificates"},
+	{"github.com/go-acme", []string{"internal/cert"}, "ACME is a source of certificates"},
+	{"github.com/envoyproxy", []string{"internal/envoy"}, "only one room may name an Envoy type"},
+	{"github.com/google/nftables", []string{"internal/worker"}, "the kernel's tables have one owner"},
+	{"github.com/vishvananda", []string{"internal/worker", "internal/fabric"}, "links and namespaces"},
+	{"github.com/moby", []string{"internal/provider/docker"}, "a provider translates its own source"},
+	{"k8s.io", []string{"internal/provider/kubernetes"}, "a provider translates its own source"},
+	{"google.golang.org/grpc", []string{"internal/control", "internal/envoy", "internal/telemetry"}, "domain types never carry a transport's"},
+	{"modernc.org/sqlite", []string{"internal/store"}, "one storage room"},
+	{"github.com/jackc/pgx", []string{"internal/store"}, "one storage room"},
+	{"github.com/redis", []string{"internal/middleware"}, "shared limits"},
+
+	{"io/ioutil", nil, "gone from the standard library's own code"},
+	{"math/rand", nil, "use math/rand/v2, or crypto/rand for anything a peer may guess at"},
+	{"log", nil, "log with a *slog.Logger given to the constructor"},
+	{"plugin", nil, "the list of built-ins is explicit"},
+}
+
+// wallExceptions are import paths below a wall that are not meant by it.
+var wallExceptions = []string{"log/slog", "math/rand/v2"}
+
+// engineRooms forward traffic. They never import net/http: two HTTP engines
+// would make two sets of security decisions.
+var engineRooms = []string{
+	"internal/acl", "internal/journal", "internal/conn", "internal/drain", "internal/route",
+	"internal/http1", "internal/http2", "internal/config", "internal/entrypoint", "internal/proxy",
+}
+
+// bannedNames are package names that say nothing about what is inside.
+var bannedNames = []string{
+	"util", "utils", "common", "helper", "helpers", "types", "core", "manager", "misc", "base", "lib", "shared", "tools",
+}
+
+const (
+	fileBudget     = 800 // lines of one file
+	functionBudget = 100 // lines of one function outside tests
+)
+
+// longFunctions may exceed functionBudget: each is one straight descent that
+// splitting would make harder to follow. Keys are room.Receiver.Function.
+var longFunctions = map[string]string{
+	// "internal/app.Start": "wires the process in dependency order, top to bottom",
+}
+
+// goldenBinaries have their linked rooms and modules written down in deps.txt
+// beside their main package.
+var goldenBinaries = []string{"cmd/sluice", "cmd/sluice-worker"}
+
+// neverLinked may not appear in any shipped binary.
+var neverLinked = []string{
+	"testing", "net/http/httptest", "net/http/pprof", "expvar",
+	"go.uber.org/goleak", "pgregory.net/rapid", "github.com/google/go-cmp", "github.com/rogpeppe/go-internal",
+}

@@ -1,0 +1,118 @@
+#!/bin/bash
+# Installs the foreign programs that the tests talk to. Idempotent, and quick
+# when everything is there already:
+#
+#   Debian  nginx, apache2-bin, curl: other people's HTTP parsers and clients
+#           (only the programs: no service is left running or enabled)
+#   Python  openai, in .cache/venv:   the official client, as users run it
+#   Node    openai, in .cache/node:   the same for JavaScript
+#
+# With CI set in the environment a program that cannot be installed is an error;
+# elsewhere it is reported, and the tests that need it skip with a reason.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python_openai=2.47.0
+node_openai=6.49.0
+problems=0
+
+say() { echo "test/install.sh: $*"; }
+problem() {
+	say "MISSING: $*"
+	problems=$((problems + 1))
+}
+have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
+
+# --- Debian packages ---------------------------------------------------------
+
+packages=()
+have nginx || packages+=(nginx)
+have apache2 || packages+=(apache2-bin)
+have curl || packages+=(curl ca-certificates)
+have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo
+have python3 || packages+=(python3)
+# The venv module is a package of its own on Debian.
+python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
+have npm || { have node && packages+=(npm) || packages+=(nodejs npm); }
+
+as_root() {
+	if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+# Runs apt-get with a policy file that forbids packages to start their services.
+apt_quietly() {
+	local policy=/usr/sbin/policy-rc.d made=no rc=0
+	if [ ! -e "$policy" ]; then
+		printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+		as_root chmod 755 "$policy"
+		made=yes
+	fi
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq || true
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null || rc=$?
+	if [ "$made" = yes ]; then as_root rm -f "$policy"; fi
+	return "$rc"
+}
+
+if [ "${#packages[@]}" -gt 0 ]; then
+	if ! command -v apt-get >/dev/null; then
+		problem "no apt-get here; install by hand: ${packages[*]}"
+	elif [ "$(id -u)" -ne 0 ] && ! sudo -n true 2>/dev/null; then
+		problem "not root; install by hand: ${packages[*]}"
+	else
+		say "installing ${packages[*]}"
+		if apt_quietly "${packages[@]}"; then
+			# Nothing of ours may start at the next boot either.
+			if [[ " ${packages[*]} " == *" nginx "* ]] && command -v systemctl >/dev/null; then
+				as_root systemctl disable nginx >/dev/null 2>&1 || true
+			fi
+		else
+			problem "apt-get could not install ${packages[*]}"
+		fi
+	fi
+fi
+for program in nginx apache2 curl python3 node npm; do
+	have "$program" || problem "$program"
+done
+
+# --- Python: openai ----------------------------------------------------------
+
+venv=.cache/venv
+stamp="$venv/openai-$python_openai"
+if [ ! -e "$stamp" ] && have python3; then
+	say "installing Python openai==$python_openai into $venv"
+	mkdir -p .cache
+	if python3 -m venv --clear "$venv" &&
+		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "openai==$python_openai" &&
+		"$venv/bin/python" -c "import openai; assert openai.__version__ == '$python_openai'"; then
+		touch "$stamp"
+	else
+		problem "Python openai==$python_openai"
+	fi
+fi
+
+# --- Node: openai ------------------------------------------------------------
+
+node_dir=.cache/node
+stamp="$node_dir/openai-$node_openai"
+if [ ! -e "$stamp" ] && have npm; then
+	say "installing Node openai@$node_openai into $node_dir"
+	rm -rf "$node_dir"
+	mkdir -p "$node_dir"
+	printf '{"name":"sluice-peers","private":true,"type":"module","dependencies":{"openai":"%s"}}\n' "$node_openai" >"$node_dir/package.json"
+	if (cd "$node_dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
+		(cd "$node_dir" && node -e "import('openai').then(() => {}, () => process.exit(1))"); then
+		touch "$stamp"
+	else
+		problem "Node openai@$node_openai"
+	fi
+fi
+
+if [ "$problems" -gt 0 ]; then
+	if [ -n "${CI:-}" ]; then
+		say "$problems missing: refused, because CI is set"
+		exit 1
+	fi
+	say "$problems missing: the tests that need them will skip"
+	exit 0
+fi
+say "everything is there"
