@@ -1,0 +1,74 @@
+// Package conn is byte-stream connections: what is known of one (Info), the kernel's without the standard library's
+// detours (Raw, Linux), coarse alarms that interrupt a wait (Clock, Alarm), relaying between two, listeners with
+// handed-over descriptors, and an in-memory network for tests. It knows nothing of HTTP. Connections live as long as
+// their owner; the Clock lives as long as the process.
+package conn
+
+import (
+	"crypto/tls"
+	"net"
+	"net/netip"
+)
+
+// Conn is a connection that says what is known of it.
+type Conn interface {
+	net.Conn
+	Info() *Info
+}
+
+// Info describes a connection. It is filled before the connection is served and does not change afterwards.
+type Info struct {
+	Entrypoint string // name of the entrypoint it came in on
+	Local      netip.AddrPort
+	Remote     netip.AddrPort
+	TLS        *tls.ConnectionState // nil: clear text
+}
+
+// CloseWriter is a connection that can end its sending side alone.
+type CloseWriter interface{ CloseWrite() error }
+
+// Prober is a connection that can tell whether its peer has left, also behind bytes not yet read.
+type Prober interface{ PeerGone() bool }
+
+// Interrupter is something whose pending and later waits can be made to fail at once. Interrupt must not block, may
+// be called from any goroutine and more than once.
+type Interrupter interface{ Interrupt() }
+
+// Plain gives an ordinary net.Conn an Info.
+type Plain struct {
+	net.Conn
+	info Info
+}
+
+// NewPlain wraps c. Addresses are taken from c where info has none.
+func NewPlain(c net.Conn, info Info) *Plain {
+	if !info.Remote.IsValid() {
+		info.Remote = addrPort(c.RemoteAddr())
+	}
+	if !info.Local.IsValid() {
+		info.Local = addrPort(c.LocalAddr())
+	}
+	return &Plain{Conn: c, info: info}
+}
+
+// Info describes the connection.
+func (p *Plain) Info() *Info { return &p.info }
+
+// CloseWrite ends the sending side, if the connection underneath can.
+func (p *Plain) CloseWrite() error {
+	if w, ok := p.Conn.(CloseWriter); ok {
+		return w.CloseWrite()
+	}
+	return p.Conn.Close()
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if a == nil {
+		return netip.AddrPort{}
+	}
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort()
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap
+}

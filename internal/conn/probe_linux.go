@@ -1,0 +1,36 @@
+package conn
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// probeSet asks the kernel, in one poll, which of many sockets have been closed or reset by their peer. POLLRDHUP is
+// reported also behind unread bytes.
+type probeSet struct {
+	fds []unix.PollFd
+	who []Timed
+}
+
+func (p *probeSet) reset() {
+	clear(p.who)
+	p.fds, p.who = p.fds[:0], p.who[:0]
+}
+
+func (p *probeSet) add(fd int, e Timed) {
+	p.fds = append(p.fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLRDHUP})
+	p.who = append(p.who, e)
+}
+
+func (p *probeSet) poll() {
+	if len(p.fds) == 0 {
+		return
+	}
+	if n, err := unix.Poll(p.fds, 0); err != nil || n == 0 {
+		return
+	}
+	for i, f := range p.fds {
+		if f.Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0 {
+			p.who[i].OnDeparted()
+		}
+	}
+}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package conn
+
+// probeSet does nothing where the kernel has no POLLRDHUP: departures are then seen at the next write.
+type probeSet struct{}
+
+func (*probeSet) reset()         {}
+func (*probeSet) add(int, Timed) {}
+func (*probeSet) poll()          {}

@@ -1,0 +1,253 @@
+package conn
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Raw is a kernel stream socket read and written by non-blocking system calls from inside the runtime poller's
+// callbacks: no first read that finds nothing, no hand-off of the processor. It is also an ordinary Conn.
+// One goroutine may read and one may write at a time.
+type Raw struct {
+	f    rawFile
+	rc   syscall.RawConn
+	fd   int
+	info Info
+
+	// state of a Read in progress, so that the callback needs no closure
+	buf    []byte
+	n      int
+	errno  syscall.Errno
+	onRead func(uintptr) bool
+	step   func(fd int) bool
+	onStep func(uintptr) bool
+	wtimed bool // a write deadline is set
+}
+
+// rawFile is what os.File and net.TCPConn have in common.
+type rawFile interface {
+	io.ReadWriteCloser
+	SyscallConn() (syscall.RawConn, error)
+	SetDeadline(time.Time) error
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+}
+
+// NewRaw takes over a non-blocking socket descriptor.
+func NewRaw(fd int, info Info) *Raw {
+	return newRaw(os.NewFile(uintptr(fd), "socket"), fd, info)
+}
+
+// RawOf gives the raw form of a dialed connection, or false if it is of another kind. The Raw owns it then.
+func RawOf(c net.Conn) (*Raw, bool) {
+	f, ok := c.(interface {
+		rawFile
+		net.Conn
+	})
+	if !ok {
+		return nil, false
+	}
+	switch c.(type) {
+	case *net.TCPConn, *net.UnixConn:
+	default:
+		return nil, false
+	}
+	r := newRaw(f, -1, Info{Local: addrPort(c.LocalAddr()), Remote: addrPort(c.RemoteAddr())})
+	if err := r.rc.Control(func(fd uintptr) { r.fd = int(fd) }); err != nil {
+		return nil, false
+	}
+	return r, true
+}
+
+func newRaw(f rawFile, fd int, info Info) *Raw {
+	r := &Raw{f: f, fd: fd, info: info}
+	r.rc, _ = f.SyscallConn()
+	r.onRead = r.readStep
+	r.onStep = func(fd uintptr) bool { return r.step(int(fd)) }
+	return r
+}
+
+// Info describes the connection.
+func (r *Raw) Info() *Info { return &r.info }
+
+// FD is the descriptor, for probes. It must not be read, written or closed directly.
+func (r *Raw) FD() int { return r.fd }
+
+// Loop calls step each time the socket may have turned readable, the first time at once, until it returns true. The
+// goroutine sleeps in between; no edge between two calls is lost. Inside, TryRead may be used, Read may not.
+func (r *Raw) Loop(step func(fd int) bool) error {
+	r.step = step
+	err := r.rc.Read(r.onStep)
+	r.step = nil
+	return err
+}
+
+// TryRead reads what is there. EAGAIN means nothing is; n = 0 without an error is the end of the stream.
+func TryRead(fd int, b []byte) (int, syscall.Errno) {
+	for {
+		n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+			syscall.MSG_DONTWAIT, 0, 0)
+		if e != syscall.EINTR {
+			return int(n), e
+		}
+	}
+}
+
+// maxWrite caps one system call: a RawSyscall keeps the processor while the kernel copies.
+const maxWrite = 256 << 10
+
+// TryWrite writes what the socket takes at once.
+func (r *Raw) TryWrite(b []byte) (int, syscall.Errno) {
+	if len(b) > maxWrite {
+		b = b[:maxWrite]
+	}
+	for {
+		n, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(r.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+			syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0)
+		if e != syscall.EINTR {
+			return int(n), e
+		}
+	}
+}
+
+func (r *Raw) readStep(fd uintptr) bool {
+	r.n, r.errno = TryRead(int(fd), r.buf)
+	return r.errno != syscall.EAGAIN
+}
+
+// Read reads once, waiting for something to read.
+func (r *Raw) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	r.buf = b
+	err := r.rc.Read(r.onRead)
+	r.buf = nil
+	if err != nil {
+		return 0, err
+	}
+	if r.errno != 0 {
+		return 0, os.NewSyscallError("read", r.errno)
+	}
+	if r.n == 0 {
+		return 0, io.EOF
+	}
+	return r.n, nil
+}
+
+// Write writes all of b, waiting while the peer does not take it.
+func (r *Raw) Write(b []byte) (int, error) { return r.WriteStall(b, 0) }
+
+// WriteStall is Write that fails with os.ErrDeadlineExceeded once nothing could be written for stall; 0 waits for ever.
+func (r *Raw) WriteStall(b []byte, stall time.Duration) (int, error) {
+	done := 0
+	for done < len(b) {
+		n, e := r.TryWrite(b[done:])
+		switch {
+		case e == 0:
+			done += n
+		case e == syscall.EAGAIN:
+			if err := r.waitWritable(stall); err != nil {
+				return done, err
+			}
+		default:
+			return done, os.NewSyscallError("write", e)
+		}
+	}
+	return done, nil
+}
+
+// waitWritable sleeps until the socket takes bytes again.
+func (r *Raw) waitWritable(stall time.Duration) error {
+	if stall > 0 {
+		if err := r.f.SetWriteDeadline(time.Now().Add(stall)); err != nil {
+			return err
+		}
+		defer func() { _ = r.f.SetWriteDeadline(time.Time{}) }()
+	}
+	return r.rc.Write(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(p, 0)
+		return err != nil || n > 0
+	})
+}
+
+// Interrupt makes pending and later reads and writes fail with os.ErrDeadlineExceeded.
+func (r *Raw) Interrupt() { _ = r.f.SetDeadline(longAgo) }
+
+// Close closes the connection.
+func (r *Raw) Close() error { return r.f.Close() }
+
+// Abort closes with a reset: the peer cannot take what it has for the whole.
+func (r *Raw) Abort() error {
+	_ = unix.SetsockoptLinger(r.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	return r.f.Close()
+}
+
+// CloseWrite sends FIN and keeps the receiving side.
+func (r *Raw) CloseWrite() error { return os.NewSyscallError("shutdown", unix.Shutdown(r.fd, unix.SHUT_WR)) }
+
+// PeerGone reports whether the peer has sent FIN or RST, also behind unread bytes.
+func (r *Raw) PeerGone() bool {
+	p := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
+}
+
+// Quiet reports whether nothing has arrived and the peer is still there: an idle connection that can be used again.
+func (r *Raw) Quiet() bool {
+	var b [1]byte
+	_, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(r.fd), uintptr(unsafe.Pointer(&b[0])), 1,
+		syscall.MSG_DONTWAIT|syscall.MSG_PEEK, 0, 0)
+	return e == syscall.EAGAIN
+}
+
+// LocalAddr is the own address.
+func (r *Raw) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(r.info.Local) }
+
+// RemoteAddr is the peer's address.
+func (r *Raw) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(r.info.Remote) }
+
+// SetDeadline sets both deadlines.
+func (r *Raw) SetDeadline(t time.Time) error { return r.f.SetDeadline(t) }
+
+// SetReadDeadline sets the deadline of reads.
+func (r *Raw) SetReadDeadline(t time.Time) error { return r.f.SetReadDeadline(t) }
+
+// SetWriteDeadline sets the deadline of writes.
+func (r *Raw) SetWriteDeadline(t time.Time) error { return r.f.SetWriteDeadline(t) }
+
+// Accept4 takes one connection from a listening descriptor, with its peer address.
+func Accept4(fd int) (int, netip.AddrPort, syscall.Errno) {
+	var sa syscall.RawSockaddrAny
+	sl := uint32(unsafe.Sizeof(sa))
+	n, _, e := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&sl)),
+		syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0, 0)
+	if e != 0 {
+		return -1, netip.AddrPort{}, e
+	}
+	return int(n), fromSockaddr(&sa), 0
+}
+
+func fromSockaddr(sa *syscall.RawSockaddrAny) netip.AddrPort {
+	switch sa.Addr.Family {
+	case syscall.AF_INET:
+		p := (*syscall.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom4(p.Addr), swap(p.Port))
+	case syscall.AF_INET6:
+		p := (*syscall.RawSockaddrInet6)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom16(p.Addr).Unmap(), swap(p.Port))
+	}
+	return netip.AddrPort{}
+}
+
+func swap(p uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(&p)); return uint16(b[0])<<8 | uint16(b[1]) }
+
+var longAgo = time.Unix(1, 0)

@@ -1,0 +1,5 @@
+package conn
+
+import "runtime"
+
+func yield() { runtime.Gosched() }

@@ -1,0 +1,355 @@
+// Package exchange is one request being served: what a protocol engine received, what handlers make of it, how
+// it ended. An Exchange lives from the end of the request head to the last byte of the answer, belongs to one
+// goroutine, and is reused afterwards; nothing may keep it or a view from it. The package knows no connection,
+// descriptor, header map or net/http type: engines reach it through the Downstream interface.
+package exchange
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// Handler serves an exchange. A middleware is a Handler built around its next. It may block on anything; what it
+// waits on beyond memory should end when the client departs (Exchange.Departed, Exchange.Context). A returned
+// error that carries no *Error becomes an internal error; see Exchange.Fail.
+type Handler interface {
+	Serve(x *Exchange) error
+}
+
+// HandlerFunc is a function as Handler.
+type HandlerFunc func(x *Exchange) error
+
+// Serve calls f.
+func (f HandlerFunc) Serve(x *Exchange) error { return f(x) }
+
+// HeadHook changes a response head before it is sent. Hooks run last registered first, once, also on answers that
+// the gateway makes itself. A hook must not block.
+type HeadHook interface {
+	ResponseHead(x *Exchange)
+}
+
+// BodyFilter changes body bytes on their way. It appends what may go on to dst and returns it; it may hold bytes
+// back until a later call. The call with last set comes exactly once, with the final bytes or none.
+type BodyFilter interface {
+	Filter(dst, chunk []byte, last bool) ([]byte, error)
+}
+
+// Protocol is the HTTP version spoken with the client.
+type Protocol uint8
+
+// Protocols.
+const (
+	HTTP11 Protocol = iota
+	HTTP10
+	HTTP2
+)
+
+// String is the version as an access log prints it.
+func (p Protocol) String() string { return [...]string{"HTTP/1.1", "HTTP/1.0", "HTTP/2.0"}[p] }
+
+// Request is the request head. All byte slices are views, valid until the exchange ends; nil means absent.
+type Request struct {
+	Protocol Protocol
+	Method   []byte
+	Target   []byte // origin form as received: path and query; "*" for OPTIONS *
+	Path     []byte // Target without its query
+	Query    []byte // without the question mark; nil when there is none
+	Normal   []byte // normal form of Path, what rules match; set before routing
+	Host     []byte // authority, from Host, :authority or an absolute target
+	TLS      bool
+	Fields   Fields
+	// ContentLength of the body; 0 none, -1 unknown until its end.
+	ContentLength int64
+	// Expect is set when the client waits for 100 (Continue) before it sends the body.
+	Expect bool
+	// Upgrade is the protocol that a well-formed HTTP/1.1 upgrade request asks for; nil otherwise.
+	Upgrade []byte
+	// Rewritten is set by handlers that changed Path or Query: the rewritten form is then sent, not Target.
+	Rewritten bool
+	// Trailers are the fields after the body, complete once ReadBody has returned io.EOF.
+	Trailers Fields
+}
+
+// Response is the response head to be sent.
+type Response struct {
+	Status int
+	Fields Fields // without framing and connection fields: the engine makes those
+	// ContentLength of the body; -1 unknown, which the engine frames as the protocol allows.
+	ContentLength int64
+	// Trailers are sent after the body, if the protocol can.
+	Trailers Fields
+	// Upgrade is set on a 101: the protocol switched to.
+	Upgrade []byte
+	// Close asks the engine to end the connection after this exchange, where connections are reused.
+	Close bool
+}
+
+// Downstream is the client's end of an exchange, implemented by each protocol engine. Methods are called from the
+// exchange's goroutine, except that one other goroutine may call ReadBody and ReleaseBody while bodies move both ways.
+type Downstream interface {
+	// ReadBody returns the next request body bytes, waiting for some; io.EOF after the last. The bytes are valid
+	// until ReleaseBody or the next ReadBody. Asks the client to go on (100) if it waits for that.
+	ReadBody() ([]byte, error)
+	// ReleaseBody tells that the bytes last returned are used up, and returns their flow-control credit.
+	ReleaseBody()
+	// Buffered returns body bytes that have already arrived, and whether they are all of it. It does not wait.
+	// The bytes stay valid until ReadBody is called or the exchange ends.
+	Buffered() (body []byte, complete bool)
+	// Interim sends a 1xx head other than 101.
+	Interim(status int, f *Fields) error
+	// SendHead sends the final head with the first body bytes; last ends the body. Blocks for back-pressure.
+	SendHead(x *Exchange, body []byte, last bool) error
+	// SendBody sends body bytes; last ends the body, followed by x.Response.Trailers. Blocks for back-pressure.
+	SendBody(x *Exchange, body []byte, last bool) error
+	// Abort ends the exchange without a proper end of its body: the connection is closed, or the stream reset.
+	Abort()
+	// Takeover gives up the connection after SendHead of a 101 (or a 2xx to CONNECT). The caller owns it then.
+	Takeover() (conn.Conn, error)
+	// InterruptBody makes a pending and every later ReadBody fail at once, from any goroutine.
+	InterruptBody()
+}
+
+// RawBody is an optional capability of a Downstream that can pass on HTTP/1.1 chunks as they are, framing
+// included. CanSendRaw must be asked after SendHead; payload is the number of body bytes in the raw ones.
+type RawBody interface {
+	CanSendRaw(x *Exchange) bool
+	SendRawHead(x *Exchange, raw []byte, payload int, last bool) error
+	SendRaw(x *Exchange, raw []byte, payload int, last bool) error
+}
+
+// maxHooks bounds response-head hooks of one exchange: more than any chain that fits a configuration needs.
+const maxHooks = 64
+
+// Exchange is one request being served. Field groups have one writer each: Request and peer data the engine, route
+// data the snapshot, attempts and bytes the proxy; everybody reads.
+type Exchange struct {
+	Request  Request
+	Response Response
+	Record   Record
+
+	Down Downstream
+	// Guard interrupts what the exchange waits on. The engine owns it and registers it with the clock.
+	Guard *conn.Alarm
+	// Conn describes the connection that the request came on.
+	Conn *conn.Info
+
+	hooks     []HeadHook
+	filters   []BodyFilter
+	filterBuf []byte
+	headSent  bool
+	ended     bool
+	expectFwd bool
+
+	departed atomic.Bool
+	mu       sync.Mutex // guards the two below
+	gone     chan struct{}
+	cancel   context.CancelCauseFunc
+	ctx      context.Context
+}
+
+// ErrDeparted is the cause of everything that ends because the client went away.
+var ErrDeparted = errors.New("client departed")
+
+// Begin prepares a (re)used exchange for a new request.
+func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, now time.Time) {
+	x.Down, x.Guard, x.Conn = down, guard, info
+	x.Response.Status, x.Response.ContentLength, x.Response.Upgrade, x.Response.Close = 0, -1, nil, false
+	x.Response.Fields.Reset(nil)
+	x.Response.Trailers.Reset(nil)
+	x.Request.Trailers.Reset(nil)
+	x.Request.Normal, x.Request.Rewritten = nil, false
+	x.hooks, x.filters = x.hooks[:0], x.filters[:0]
+	x.headSent, x.ended, x.expectFwd = false, false, false
+	x.departed.Store(false)
+	x.gone, x.cancel, x.ctx = nil, nil, nil
+	x.Record.begin(now)
+	x.Record.Peer = info.Remote
+	x.Record.ClientIP = info.Remote.Addr().Unmap()
+}
+
+// OnHead registers a response-head hook.
+func (x *Exchange) OnHead(h HeadHook) {
+	if len(x.hooks) < maxHooks {
+		x.hooks = append(x.hooks, h)
+	}
+}
+
+// FilterResponse registers a filter for the response body; the last registered sees the bytes first. Must be
+// called before the head is sent. The length of the body becomes unknown.
+func (x *Exchange) FilterResponse(f BodyFilter) { x.filters = append(x.filters, f) }
+
+// Filtered reports whether a response body filter is registered: bytes may then not be passed on verbatim.
+func (x *Exchange) Filtered() bool { return len(x.filters) > 0 }
+
+// HeadSent reports whether the final response head has been sent: the commit point, after which an error can only
+// end the stream.
+func (x *Exchange) HeadSent() bool { return x.headSent }
+
+// Interim passes on a 1xx response. After the head it does nothing.
+func (x *Exchange) Interim(status int, f *Fields) error {
+	if x.headSent {
+		return nil
+	}
+	return x.Down.Interim(status, f)
+}
+
+// PrepareHead runs the head hooks and marks the head as sent. Engines and the proxy's raw path use it through Send.
+func (x *Exchange) prepareHead() {
+	for i := len(x.hooks) - 1; i >= 0; i-- {
+		x.hooks[i].ResponseHead(x)
+	}
+	x.headSent = true
+	x.Record.Status = x.Response.Status
+	x.Record.HeadAt = time.Since(x.Record.Start)
+}
+
+// Send sends response bytes, the head before the first. With last the response is complete. body may be nil.
+func (x *Exchange) Send(body []byte, last bool) error {
+	if len(x.filters) > 0 {
+		var err error
+		if body, err = x.filter(body, last); err != nil {
+			return err
+		}
+		if x.headSent && len(body) == 0 && !last {
+			return nil
+		}
+	}
+	if !x.headSent {
+		x.prepareHead()
+		x.count(len(body))
+		return x.Down.SendHead(x, body, last)
+	}
+	x.count(len(body))
+	return x.Down.SendBody(x, body, last)
+}
+
+// SendRaw is Send for chunked bytes whose framing stays; payload is the number of body bytes among them. The caller
+// has checked Raw.
+func (x *Exchange) SendRaw(r RawBody, raw []byte, payload int, last bool) error {
+	first := !x.headSent
+	if first {
+		x.prepareHead()
+	}
+	x.count(payload)
+	if first {
+		return r.SendRawHead(x, raw, payload, last)
+	}
+	return r.SendRaw(x, raw, payload, last)
+}
+
+// Raw returns the client's end if it can take chunked bytes verbatim and no filter wants to see them.
+func (x *Exchange) Raw() (RawBody, bool) {
+	if len(x.filters) > 0 {
+		return nil, false
+	}
+	r, ok := x.Down.(RawBody)
+	if !ok || !r.CanSendRaw(x) {
+		return nil, false
+	}
+	return r, true
+}
+
+func (x *Exchange) count(n int) {
+	if n > 0 {
+		if x.Record.BytesOut == 0 {
+			x.Record.FirstByteAt = time.Since(x.Record.Start)
+		}
+		x.Record.BytesOut += int64(n)
+	}
+}
+
+// filter runs body bytes through the filters, last registered first.
+func (x *Exchange) filter(body []byte, last bool) ([]byte, error) {
+	if !x.headSent {
+		x.Response.ContentLength = -1
+	}
+	for i := len(x.filters) - 1; i >= 0; i-- {
+		out, err := x.filters[i].Filter(nil, body, last)
+		if err != nil {
+			return nil, err
+		}
+		body = out
+	}
+	return body, nil
+}
+
+// ForwardExpect is called by a handler that passes the client's expectation on: the engine then no longer sends
+// 100 (Continue) by itself when the body is read.
+func (x *Exchange) ForwardExpect() { x.expectFwd = true }
+
+// ExpectForwarded reports whether ForwardExpect was called.
+func (x *Exchange) ExpectForwarded() bool { return x.expectFwd }
+
+// Depart tells that the client went away. Engines call it from any goroutine, at most once an exchange has an effect.
+func (x *Exchange) Depart() {
+	if x.departed.Swap(true) {
+		return
+	}
+	x.mu.Lock()
+	if x.gone != nil {
+		close(x.gone)
+	}
+	cancel := x.cancel
+	x.mu.Unlock()
+	if cancel != nil {
+		cancel(ErrDeparted)
+	}
+	x.Guard.Ring(conn.CauseDeparted)
+}
+
+// Gone reports whether the client went away.
+func (x *Exchange) Gone() bool { return x.departed.Load() }
+
+// Departed returns a channel that is closed when the client goes away.
+func (x *Exchange) Departed() <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.gone == nil {
+		x.gone = make(chan struct{})
+		if x.departed.Load() {
+			close(x.gone)
+		}
+	}
+	return x.gone
+}
+
+// Context returns a context that ends when the client goes away or the exchange ends.
+func (x *Exchange) Context() context.Context {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ctx == nil {
+		x.ctx, x.cancel = context.WithCancelCause(context.Background())
+		if x.departed.Load() {
+			x.cancel(ErrDeparted)
+		}
+	}
+	return x.ctx
+}
+
+// SetClient records who the client is, after forwarding headers were judged.
+func (x *Exchange) SetClient(ip netip.Addr) { x.Record.ClientIP = ip }
+
+// End closes the record; it has an effect once. The caller hands the record on.
+func (x *Exchange) End(o Outcome) bool {
+	if x.ended {
+		return false
+	}
+	x.ended = true
+	if x.Record.Outcome == OutcomeNone {
+		x.Record.Outcome = o
+	}
+	x.Record.Duration = time.Since(x.Record.Start)
+	x.mu.Lock()
+	cancel := x.cancel
+	x.mu.Unlock()
+	if cancel != nil {
+		cancel(context.Canceled)
+	}
+	return true
+}
