@@ -58,18 +58,16 @@ func checkPackageComment(t *testing.T, s *source) {
 func TestPackageNames(t *testing.T) {
 	groups, names := byRoom(sources(t))
 	for _, room := range names {
-		for _, s := range groups[room] {
-			name := strings.TrimSuffix(s.tree.Name.Name, "_test")
-			if slices.Contains(bannedNames, name) || slices.Contains(bannedNames, path.Base(room)) {
-				t.Errorf("%s: package %s: a name like this says nothing about what is inside", s.file, name)
-			}
-			if name != "main" && name != path.Base(room) {
-				t.Errorf("%s: package %s lies in folder %s: the names must be equal", s.file, name, path.Base(room))
-			}
-			if name != strings.ToLower(name) || strings.Contains(name, "_") {
-				t.Errorf("%s: package %s: one lower-case word", s.file, name)
-			}
-			break
+		s := groups[room][0]
+		name := strings.TrimSuffix(s.tree.Name.Name, "_test")
+		if slices.Contains(bannedNames, name) || slices.Contains(bannedNames, path.Base(room)) {
+			t.Errorf("%s: package %s: a name like this says nothing about what is inside", s.file, name)
+		}
+		if name != "main" && name != path.Base(room) {
+			t.Errorf("%s: package %s lies in folder %s: the names must be equal", s.file, name, path.Base(room))
+		}
+		if name != strings.ToLower(name) || strings.Contains(name, "_") {
+			t.Errorf("%s: package %s: one lower-case word", s.file, name)
 		}
 	}
 }
