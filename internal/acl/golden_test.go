@@ -58,3 +58,28 @@ func TestParseGoldens(t *testing.T) {
 		return dump(doc, true)
 	})
 }
+
+// eachInput runs check on the input of every golden file.
+func eachInput(t *testing.T, check func(t *testing.T, src []byte)) {
+	for file, src := range inputs(t) {
+		t.Run(file, func(t *testing.T) { check(t, src) })
+	}
+}
+
+// inputs returns the input half of every golden file, by file name.
+func inputs(t testing.TB) map[string][]byte {
+	files, err := filepath.Glob(filepath.Join("testdata", "*", "*.golden"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	out := make(map[string][]byte, len(files))
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, _, _ := bytes.Cut(data, []byte("\n"+goldenMark))
+		out[file] = bytes.ReplaceAll(append(input, '\n'), []byte("<CR>"), []byte("\r"))
+	}
+	return out
+}
