@@ -18,7 +18,7 @@ type excerpter struct {
 	src    string
 	starts map[int]int         // offset of the first byte of the lines needed
 	tokens map[int][]lineToken // tokens of the lines needed
-	broken int                 // first line with a string that is not closed, else 0
+	broken int                 // first line on which quotes are in doubt, else 0
 	strict bool                // the text has syntax errors
 }
 
@@ -61,14 +61,9 @@ func (e *excerpter) read() {
 	tok := lx.next()
 	for tok.kind != tokEOF {
 		next := lx.next()
-		switch tok.kind {
-		case tokUnterminated:
-			e.strict = true
-			if e.broken == 0 {
-				e.broken = tok.start.Line
-			}
-		case tokUnquoted:
-			e.strict = true
+		e.strict = e.strict || tok.kind == tokUnterminated || tok.kind == tokUnquoted
+		if e.broken == 0 && quotesInDoubt(&tok, &next) {
+			e.broken = tok.start.Line
 		}
 		if list, wanted := e.tokens[tok.start.Line]; wanted {
 			e.noteStart(&tok)
@@ -81,6 +76,13 @@ func (e *excerpter) read() {
 	if _, wanted := e.tokens[tok.start.Line]; wanted {
 		e.noteStart(&tok)
 	}
+}
+
+// quotesInDoubt reports whether a string is not closed, or something sticks to
+// it: in a broken text both mean that quotes may be the wrong way round.
+func quotesInDoubt(t, next *token) bool {
+	return t.kind == tokUnterminated || next.adjacent && (t.kind == tokString && next.kind.isText() ||
+		next.kind == tokString && t.kind.isText())
 }
 
 // noteStart remembers where the token's line begins, once a line.
@@ -136,7 +138,7 @@ func (c *context) visible(t, next *token) (keep, safe bool) {
 	if isValue {
 		return next.kind == tokLeftParen, false
 	}
-	begins := t.nl() || c.prev == tokEOF || c.prev.isBrace() || c.prev == tokSemicolon || c.prev == tokComma
+	begins := t.nl() || c.prev == tokEOF
 	names := isAssign(next.kind) || next.kind == tokLeftBrace || next.kind == tokString && !next.adjacent
 	return true, begins && names && !next.nl()
 }
@@ -202,7 +204,7 @@ func (e *excerpter) line(d *Diagnostic) ([]cell, bool) {
 		end = start + i
 	}
 	var cells []cell
-	if e.broken > 0 && d.Span.Start.Line > e.broken {
+	if e.strict && e.broken > 0 && d.Span.Start.Line > e.broken {
 		// Whatever stands here may belong to a string that a line end cut.
 		line := e.src[start:end]
 		text := strings.TrimLeft(line, " \t")

@@ -169,6 +169,9 @@ func (lx *lexer) scanString(quote byte) tokenKind {
 
 func (lx *lexer) scanIdent() tokenKind {
 	start := lx.off
+	for lx.off < len(lx.src) && lx.src[lx.off] < utf8.RuneSelf && isIdentPart(rune(lx.src[lx.off])) {
+		lx.off++
+	}
 	for isIdentPart(lx.peek()) {
 		lx.passRune()
 	}

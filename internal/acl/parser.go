@@ -81,6 +81,7 @@ type parser struct {
 	stopped   bool      // nothing more is read or reported
 	lastError int       // offset of the last syntax error: one place, one finding
 	brackets  []bracket // those that are open, outermost first
+	keys      []keyAt   // of the collections that are open; see keySet
 	implicit  int       // levels that are open without a bracket
 }
 

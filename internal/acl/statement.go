@@ -9,10 +9,12 @@ type body struct {
 	keys   keySet
 }
 
-// keySet finds a key that is there twice, in constant time also for bodies at
-// the limit of items.
+// keySet finds a key that is there twice, in constant time also for collections
+// at the limit of items. While there are few, its keys are those on the parser's
+// stack from base on: an inner collection is taken off before the next key of an
+// outer one comes.
 type keySet struct {
-	few  []keyAt
+	base int
 	many map[string]Pos
 }
 
@@ -23,8 +25,12 @@ type keyAt struct {
 
 const fewKeys = 16
 
-// add returns the place of an equal key that was added before.
-func (s *keySet) add(key string, at Pos) (Pos, bool) {
+func (p *parser) newKeys() keySet { return keySet{base: len(p.keys)} }
+
+func (p *parser) dropKeys(s *keySet) { p.keys = p.keys[:s.base] }
+
+// addKey returns the place of an equal key that was added before.
+func (p *parser) addKey(s *keySet, key string, at Pos) (Pos, bool) {
 	if s.many != nil {
 		first, found := s.many[key]
 		if !found {
@@ -32,15 +38,15 @@ func (s *keySet) add(key string, at Pos) (Pos, bool) {
 		}
 		return first, found
 	}
-	for _, k := range s.few {
+	for _, k := range p.keys[s.base:] {
 		if k.key == key {
 			return k.at, true
 		}
 	}
-	s.few = append(s.few, keyAt{key, at})
-	if len(s.few) > fewKeys {
+	p.keys = append(p.keys, keyAt{key, at})
+	if few := p.keys[s.base:]; len(few) > fewKeys {
 		s.many = make(map[string]Pos, 4*fewKeys)
-		for _, k := range s.few {
+		for _, k := range few {
 			s.many[k.key] = k.at
 		}
 	}
@@ -49,6 +55,8 @@ func (s *keySet) add(key string, at Pos) (Pos, bool) {
 
 // parseBody reads up to the closing brace or, at the top, up to the end.
 func (p *parser) parseBody(b *body, top bool) {
+	b.keys = p.newKeys()
+	defer p.dropKeys(&b.keys)
 	for {
 		switch kind := p.tok.kind; {
 		case kind == tokEOF:
@@ -63,7 +71,11 @@ func (p *parser) parseBody(b *body, top bool) {
 			p.strayBrace(top)
 		default:
 			p.syntax(p.unexpected("a name", strayHint(&p.tok, top)))
-			p.skip(true)
+			if kind == tokComma {
+				p.advance() // what follows is a statement all the same
+			} else {
+				p.skip(true)
+			}
 		}
 	}
 }
@@ -155,7 +167,7 @@ func (p *parser) parseAttr(key token) *Attr {
 
 // unique reports a key that the collection has already.
 func (p *parser) unique(keys *keySet, key string, at Span) bool {
-	first, found := keys.add(key, at.Start)
+	first, found := p.addKey(keys, key, at.Start)
 	if found {
 		p.report(&Diagnostic{
 			Code:    CodeDuplicateAttribute,

@@ -48,6 +48,15 @@ func (k tokenKind) isCloser() bool {
 
 func (k tokenKind) isBrace() bool { return k == tokLeftBrace || k == tokRightBrace }
 
+// isText reports whether such a token consists of a word, a number or quotes.
+func (k tokenKind) isText() bool {
+	switch k {
+	case tokIdent, tokString, tokNumber, tokTrue, tokFalse, tokNull, tokUnterminated, tokUnquoted:
+		return true
+	}
+	return false
+}
+
 // startsValue reports whether a value can begin with such a token.
 func (k tokenKind) startsValue() bool {
 	switch k {

@@ -87,7 +87,8 @@ func (p *parser) parseObject() *Value {
 	if !p.open(tokRightBrace) {
 		return nil
 	}
-	var keys keySet
+	keys := p.newKeys()
+	defer p.dropKeys(&keys)
 	for p.tok.kind != tokRightBrace && p.tok.kind != tokEOF {
 		switch kind := p.tok.kind; {
 		case kind == tokComma || kind == tokSemicolon:
