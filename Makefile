@@ -10,6 +10,7 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 FUZZTIME   ?= 20s
 SOAKTIME   ?= 10m
 TESTFLAGS  ?=
+BENCHFLAGS ?=
 TESTFORMAT ?= standard-quiet
 
 TOOL := go tool -modfile=tools/go.mod
@@ -45,7 +46,9 @@ check: ## format, vet, lint, architecture rules, tidy modules (CI runs exactly t
 	@cd tools && go mod tidy -diff
 
 bench: build ## compare with peers on this machine and print the table
-	go run ./test/bench
+	./test/bench/install.sh
+	go build -o .cache/bench/harness ./test/bench
+	./.cache/bench/harness $(BENCHFLAGS)
 
 fuzz: ## run every fuzz target for FUZZTIME each (default 20s)
 	./test/fuzz.sh $(FUZZTIME)
