@@ -1,0 +1,61 @@
+// Package examples_test keeps the example configurations true: each parses
+// without a finding and is in the form that `sluice fmt` writes.
+package examples_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/acl"
+)
+
+// files returns the example configurations, and ends the test without any.
+func files(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob("*.acl")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	return names
+}
+
+func TestExamplesAreFormatted(t *testing.T) {
+	for _, name := range files(t) {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			formatted, findings := acl.Format(name, text)
+			for _, f := range findings {
+				t.Errorf("%+v", f)
+			}
+			if diff := cmp.Diff(string(text), string(formatted)); diff != "" && len(findings) == 0 {
+				t.Errorf("not formatted (-have +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The first configuration that a reader sees is the tested one.
+func TestReadmeShowsTheExample(t *testing.T) {
+	text, err := os.ReadFile("gateway.acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, found := strings.Cut(string(text), "\n\n")
+	if !found {
+		t.Fatal("gateway.acl has no comment at its top")
+	}
+	readme, err := os.ReadFile(filepath.Join("..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "```\n"+body+"```\n") {
+		t.Errorf("README.md does not show this configuration:\n%s", body)
+	}
+}
