@@ -40,6 +40,12 @@ type BodyFilter interface {
 	Filter(dst, chunk []byte, last bool) ([]byte, error)
 }
 
+// Watcher is told when the first response body byte is about to be sent, once an exchange; Record.FirstByteAt is set.
+// It must not block.
+type Watcher interface {
+	FirstByte(x *Exchange)
+}
+
 // Protocol is the HTTP version spoken with the client.
 type Protocol uint8
 
@@ -138,6 +144,8 @@ type Exchange struct {
 	Guard *conn.Alarm
 	// Conn describes the connection that the request came on.
 	Conn *conn.Info
+	// Watch is told of the first response body byte; nil: nobody. It belongs to what measures the exchange.
+	Watch Watcher
 
 	hooks     []HeadHook
 	filters   []BodyFilter
@@ -164,7 +172,7 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.Response.Trailers.Reset(nil)
 	x.Request.Trailers.Reset(nil)
 	x.Request.Normal, x.Request.Rewritten = nil, false
-	x.hooks, x.filters = x.hooks[:0], x.filters[:0]
+	x.hooks, x.filters, x.Watch = x.hooks[:0], x.filters[:0], nil
 	x.headSent, x.ended, x.expectFwd = false, false, false
 	x.departed.Store(false)
 	x.gone, x.cancel, x.ctx = nil, nil, nil
@@ -259,6 +267,9 @@ func (x *Exchange) count(n int) {
 	if n > 0 {
 		if x.Record.BytesOut == 0 {
 			x.Record.FirstByteAt = time.Since(x.Record.Start)
+			if x.Watch != nil {
+				x.Watch.FirstByte(x)
+			}
 		}
 		x.Record.BytesOut += int64(n)
 	}
