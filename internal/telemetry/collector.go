@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,24 +84,19 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	t := c.m.topology
 	c.base(s)
 	s.connections(t)
-	for _, name := range distinct(t.Routers) {
+	for _, name := range t.Routers {
 		c.m.routers[name].render(s, name)
 	}
-	for _, name := range distinct(t.Middlewares) {
+	for _, name := range t.Middlewares {
 		s.counter(descMiddleware, c.m.middlewares[name].invocations.Load(), name)
 	}
 	s.upstream(t)
-	seen := make(map[string]bool)
 	for _, svc := range t.Services {
-		if seen[svc.Name] {
-			continue
-		}
-		seen[svc.Name] = true
 		c.m.services[svc.Name].render(s, svc.Name)
 		if t.Metrics {
 			c.m.services[svc.Name].renderSignals(s, svc.Name, queues[svc.Name])
 		}
-		for _, id := range distinct(svc.Backends) {
+		for _, id := range svc.Backends {
 			s.counter(descBackend, c.m.backends[id].requests.Load(), id)
 			if b, ok := backends[id]; ok && t.Metrics {
 				s.gauge(descBackendActive, float64(b.active), svc.Name, id)
@@ -110,11 +104,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 	}
-}
-
-// distinct returns the names sorted and without repetition: a sample rendered twice would spoil the whole scrape.
-func distinct(names []string) []string {
-	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 func (c *collector) base(s *scrape) {
@@ -163,7 +152,7 @@ func (s *scrape) connections(t Topology) {
 		})
 	}
 	s.gauge(descConnections, float64(total))
-	for _, name := range distinct(t.Entrypoints) {
+	for _, name := range t.Entrypoints {
 		if s.src.Connections != nil {
 			s.gauge(descOpen, float64(open[name]), name)
 		}
@@ -184,7 +173,6 @@ func (s *scrape) upstream(t Topology) {
 	})
 	for _, svc := range t.Services {
 		h := held[svc.Name]
-		delete(held, svc.Name)
 		s.gauge(descUpstream, float64(h[0]), svc.Name, "idle")
 		s.gauge(descUpstream, float64(h[1]), svc.Name, "active")
 	}

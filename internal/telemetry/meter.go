@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -34,6 +36,19 @@ type Topology struct {
 type ServiceTopology struct {
 	Name     string
 	Backends []string
+}
+
+// distinct returns a copy sorted and without repetition: a sample rendered twice would spoil the whole scrape.
+func (t Topology) distinct() Topology {
+	sorted := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
+	t.Entrypoints, t.Routers, t.Middlewares = sorted(t.Entrypoints), sorted(t.Routers), sorted(t.Middlewares)
+	services := make([]ServiceTopology, len(t.Services))
+	for i, s := range t.Services {
+		services[i] = ServiceTopology{s.Name, sorted(s.Backends)}
+	}
+	slices.SortStableFunc(services, func(a, b ServiceTopology) int { return strings.Compare(a.Name, b.Name) })
+	t.Services = slices.CompactFunc(services, func(a, b ServiceTopology) bool { return a.Name == b.Name })
+	return t
 }
 
 // NewMetrics returns counters at zero for an empty topology.
@@ -74,6 +89,7 @@ func retain[T any](all map[string]*T, names []string) {
 // Call it when a generation became the current one, and with the old topology when a prepared one was given up.
 // Exchanges of older generations may still end; what they count of vanished names is lost.
 func (m *Metrics) Retain(t Topology) {
+	t = t.distinct()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var services, backends []string
