@@ -192,7 +192,9 @@ func (r *Raw) Abort() error {
 }
 
 // CloseWrite sends FIN and keeps the receiving side.
-func (r *Raw) CloseWrite() error { return os.NewSyscallError("shutdown", unix.Shutdown(r.fd, unix.SHUT_WR)) }
+func (r *Raw) CloseWrite() error {
+	return os.NewSyscallError("shutdown", unix.Shutdown(r.fd, unix.SHUT_WR))
+}
 
 // PeerGone reports whether the peer has sent FIN or RST, also behind unread bytes.
 func (r *Raw) PeerGone() bool {
@@ -248,6 +250,49 @@ func fromSockaddr(sa *syscall.RawSockaddrAny) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-func swap(p uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(&p)); return uint16(b[0])<<8 | uint16(b[1]) }
+func swap(p uint16) uint16 {
+	b := (*[2]byte)(unsafe.Pointer(&p))
+	return uint16(b[0])<<8 | uint16(b[1])
+}
 
 var longAgo = time.Unix(1, 0)
+
+// TryWrite2 writes a and then b in one system call, as far as the socket takes them at once.
+func (r *Raw) TryWrite2(a, b []byte) (int, syscall.Errno) {
+	if len(b) == 0 {
+		return r.TryWrite(a)
+	}
+	if len(b) > maxWrite {
+		b = b[:maxWrite]
+	}
+	iov := [2]syscall.Iovec{{Base: unsafe.SliceData(a), Len: uint64(len(a))}, {Base: unsafe.SliceData(b), Len: uint64(len(b))}}
+	msg := syscall.Msghdr{Iov: &iov[0], Iovlen: 2}
+	for {
+		n, _, e := syscall.RawSyscall(syscall.SYS_SENDMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&msg)), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT)
+		if e != syscall.EINTR {
+			return int(n), e
+		}
+	}
+}
+
+// WriteStall2 writes a and then b, waiting while the peer does not take them, at most stall without any progress.
+func (r *Raw) WriteStall2(a, b []byte, stall time.Duration) error {
+	n, e := r.TryWrite2(a, b)
+	if e != 0 && e != syscall.EAGAIN {
+		return os.NewSyscallError("write", e)
+	}
+	if e != 0 {
+		n = 0
+	}
+	if n < len(a) {
+		if _, err := r.WriteStall(a[n:], stall); err != nil {
+			return err
+		}
+		n = len(a)
+	}
+	if n -= len(a); n < len(b) {
+		_, err := r.WriteStall(b[n:], stall)
+		return err
+	}
+	return nil
+}

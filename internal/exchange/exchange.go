@@ -22,6 +22,12 @@ type Handler interface {
 	Serve(x *Exchange) error
 }
 
+// Refuser is a Handler that also wants to see requests which its engine refuses before any handler could serve them:
+// malformed heads, methods that are not supported. Refuse answers with the error and records it.
+type Refuser interface {
+	Refuse(x *Exchange, err *Error)
+}
+
 // HandlerFunc is a function as Handler.
 type HandlerFunc func(x *Exchange) error
 
@@ -121,12 +127,20 @@ type Downstream interface {
 	InterruptBody()
 }
 
-// RawBody is an optional capability of a Downstream that can pass on HTTP/1.1 chunks as they are, framing
-// included. CanSendRaw must be asked after SendHead; payload is the number of body bytes in the raw ones.
+// RawRun is a stretch of a chunked HTTP/1.1 body with its framing, as it may be passed on unchanged.
+type RawRun struct {
+	Bytes   []byte
+	Payload int  // body bytes among them
+	Last    bool // the message has ended; Bytes reach to the last chunk's size line
+	Closed  bool // with Last: they also hold the closing empty line; nothing is left to send
+}
+
+// RawBody is an optional capability of a Downstream that can pass on HTTP/1.1 chunks as they are.
 type RawBody interface {
+	// CanSendRaw tells so for this response, whose head is not sent yet and whose length is unknown.
 	CanSendRaw(x *Exchange) bool
-	SendRawHead(x *Exchange, raw []byte, payload int, last bool) error
-	SendRaw(x *Exchange, raw []byte, payload int, last bool) error
+	// SendRaw sends the head, if it was not yet, and the run; after the last run x.Response.Trailers.
+	SendRaw(x *Exchange, r RawRun, head bool) error
 }
 
 // maxHooks bounds response-head hooks of one exchange: more than any chain that fits a configuration needs.
@@ -207,7 +221,7 @@ func (x *Exchange) Interim(status int, f *Fields) error {
 	return x.Down.Interim(status, f)
 }
 
-// PrepareHead runs the head hooks and marks the head as sent. Engines and the proxy's raw path use it through Send.
+// prepareHead runs the head hooks and marks the head as sent.
 func (x *Exchange) prepareHead() {
 	for i := len(x.hooks) - 1; i >= 0; i-- {
 		x.hooks[i].ResponseHead(x)
@@ -237,18 +251,14 @@ func (x *Exchange) Send(body []byte, last bool) error {
 	return x.Down.SendBody(x, body, last)
 }
 
-// SendRaw is Send for chunked bytes whose framing stays; payload is the number of body bytes among them. The caller
-// has checked Raw.
-func (x *Exchange) SendRaw(r RawBody, raw []byte, payload int, last bool) error {
-	first := !x.headSent
-	if first {
+// SendRaw is Send for chunked bytes whose framing stays. to comes from Raw.
+func (x *Exchange) SendRaw(to RawBody, r RawRun) error {
+	head := !x.headSent
+	if head {
 		x.prepareHead()
 	}
-	x.count(payload)
-	if first {
-		return r.SendRawHead(x, raw, payload, last)
-	}
-	return r.SendRaw(x, raw, payload, last)
+	x.count(r.Payload)
+	return to.SendRaw(x, r, head)
 }
 
 // Raw returns the client's end if it can take chunked bytes verbatim and no filter wants to see them.

@@ -367,7 +367,7 @@ func (f *Fields) stripNamed(v []byte) {
 		}
 		switch KnownField(tok) {
 		case FieldHost, FieldContentLength, FieldTransferEncoding, FieldConnection, FieldForwarded, FieldXForwardedFor,
-			 FieldXForwardedHost, FieldXForwardedProto, FieldXForwardedPort, FieldXRealIP, FieldXRequestID:
+			FieldXForwardedHost, FieldXForwardedProto, FieldXForwardedPort, FieldXRealIP, FieldXRequestID:
 			continue
 		}
 		for i := range f.lines {

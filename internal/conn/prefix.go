@@ -1,0 +1,42 @@
+package conn
+
+// prefixed is a connection whose first bytes have been read already.
+type prefixed struct {
+	Conn
+	pre []byte
+}
+
+// WithPrefix returns c with pre to be read first. An empty pre returns c itself.
+func WithPrefix(c Conn, pre []byte) Conn {
+	if len(pre) == 0 {
+		return c
+	}
+	return &prefixed{Conn: c, pre: pre}
+}
+
+// Read returns the prefix, then what the connection has.
+func (p *prefixed) Read(b []byte) (int, error) {
+	if len(p.pre) > 0 {
+		n := copy(b, p.pre)
+		p.pre = p.pre[n:]
+		return n, nil
+	}
+	return p.Conn.Read(b)
+}
+
+// CloseWrite ends the sending side.
+func (p *prefixed) CloseWrite() error {
+	if w, ok := p.Conn.(CloseWriter); ok {
+		return w.CloseWrite()
+	}
+	return p.Conn.Close()
+}
+
+// Interrupt makes waits fail.
+func (p *prefixed) Interrupt() {
+	if i, ok := p.Conn.(Interrupter); ok {
+		i.Interrupt()
+		return
+	}
+	_ = p.Conn.SetDeadline(longAgo)
+}

@@ -1,0 +1,431 @@
+package http1
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// Progress tells how far a dispatch came, which decides whether it may be moved to another backend.
+type Progress uint8
+
+// Progress of one dispatch.
+const (
+	NothingSent Progress = iota // the backend cannot have seen any of it
+	Sent                        // some may have arrived, no answer byte has
+	Answered                    // the answer has begun
+)
+
+// Head is a backend's response head. Fields go to the exchange's response.
+type Head struct {
+	Status int
+	Length int64 // -1: chunked or to the end of the connection
+	// Upgrade is the protocol of a 101.
+	Upgrade []byte
+}
+
+// ErrStale ends a dispatch on a reused connection that the backend had closed: it cannot have processed anything if
+// nothing was answered and the request can be repeated.
+var ErrStale = errors.New("reused connection was closed by the backend")
+
+// ErrBadResponse is a response that breaks the protocol.
+var ErrBadResponse = errors.New("backend sent an invalid response")
+
+// BodySink takes a response body as it arrives.
+type BodySink interface {
+	// Body takes body bytes; last comes once. The bytes are valid during the call.
+	Body(p []byte, last bool) error
+	// Raw takes chunks with their framing, if the sink asked for that.
+	Raw(r exchange.RawRun) error
+	// Interim takes a 1xx head.
+	Interim(status int, f *exchange.Fields) error
+}
+
+// ClientConn is one connection to a backend. It serves one exchange at a time; its goroutine owns it.
+type ClientConn struct {
+	pool   *Pool
+	c      conn.Conn
+	raw    raw
+	reused bool
+	idleAt time.Time
+
+	buf  []byte // response head, and what came with it
+	r, w int
+	head head
+	dec  chunked
+	rest int64
+	ends int
+	done bool // the response is complete
+
+	// the step under way, so that callbacks need no closures
+	out, more []byte
+	sink      BodySink
+	fields    *exchange.Fields
+	request   requestInfo
+	phase     int
+	err       error
+	big       *[]byte
+	trailers  *exchange.Fields
+	rawBody   bool
+
+	keep     bool // may be used again
+	answered bool
+	sent     atomic.Bool
+	rests    chan error // the rest of a request that did not fit the socket
+}
+
+// requestInfo is what of the request decides how the response is read.
+type requestInfo struct {
+	head    bool // method HEAD
+	upgrade bool // a 101 is expected
+}
+
+const (
+	stepSend = iota
+	stepHead
+	stepBody
+)
+
+// responseLimits bound a backend's head.
+var responseLimits = Limits{MaxHeaderBytes: 128 << 10, MaxHeaders: 512}
+
+// Reused reports whether the connection has served an exchange before.
+func (c *ClientConn) Reused() bool { return c.reused }
+
+// Interrupt makes what the connection waits for fail.
+func (c *ClientConn) Interrupt() { interrupter(c.c).Interrupt() }
+
+// Progress of the dispatch.
+func (c *ClientConn) Progress() Progress {
+	switch {
+	case c.answered:
+		return Answered
+	case c.sent.Load():
+		return Sent
+	}
+	return NothingSent
+}
+
+// RoundTrip sends a request head with the body bytes that are at hand, and reads the final response head; its fields go
+// to f, whose views stay valid until Release.
+func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f *exchange.Fields, sink BodySink) (Head, error) {
+	c.out, c.more, c.fields, c.sink = out, body, f, sink
+	c.request = requestInfo{head: string(method) == "HEAD", upgrade: upgrade}
+	c.r, c.w, c.err, c.answered, c.keep, c.done, c.phase = 0, 0, nil, false, true, false, stepSend
+	c.sent.Store(false)
+	c.head.reset()
+	if err := c.run(); err != nil {
+		return Head{}, err
+	}
+	h := Head{Status: c.head.status, Length: -1}
+	if c.ends == endsNone {
+		h.Length = c.head.length
+	} else if c.ends == endsLength {
+		h.Length = c.rest
+	}
+	if h.Status == 101 {
+		h.Upgrade = c.head.upgrade.of(c.buf)
+	}
+	return h, nil
+}
+
+// run performs the step under way to its end.
+func (c *ClientConn) run() error {
+	var err error
+	if c.raw != nil {
+		err = c.raw.Loop(c.clientStep)
+	} else {
+		err = c.runPlain()
+	}
+	if c.err != nil {
+		err = c.err
+	}
+	if err != nil {
+		c.keep = false
+	}
+	return err
+}
+
+// runPlain is run without a raw descriptor.
+func (c *ClientConn) runPlain() error {
+	if c.phase == stepSend {
+		c.sent.Store(true)
+		if _, err := c.c.Write(c.out); err != nil {
+			return c.readError(err)
+		}
+		if len(c.more) > 0 {
+			if _, err := c.c.Write(c.more); err != nil {
+				return c.readError(err)
+			}
+		}
+		c.phase = stepHead
+	}
+	for {
+		n, err := c.c.Read(c.space())
+		if n > 0 {
+			if c.take(n) {
+				return nil
+			}
+			continue
+		}
+		if err == io.EOF {
+			c.endOfStream()
+			return nil
+		}
+		return c.readError(err)
+	}
+}
+
+func (c *ClientConn) readError(err error) error {
+	if c.reused && !c.answered && !isTimeout(err) {
+		return fmt.Errorf("%w: %v", ErrStale, err)
+	}
+	return err
+}
+
+// space is where the next bytes go.
+func (c *ClientConn) space() []byte {
+	if c.phase == stepBody {
+		if c.big == nil {
+			c.big = bigPool.Get().(*[]byte)
+		}
+		return *c.big
+	}
+	if c.buf == nil {
+		c.buf = make([]byte, smallBuffer)
+	}
+	if c.w == len(c.buf) {
+		grown := make([]byte, 2*len(c.buf))
+		copy(grown, c.buf)
+		c.buf = grown
+	}
+	return c.buf[c.w:]
+}
+
+// take uses n bytes just read; true ends the step.
+func (c *ClientConn) take(n int) bool {
+	if c.phase == stepBody {
+		return c.bodyBytes((*c.big)[:n])
+	}
+	c.w += n
+	c.answered = true
+	return c.headBytes()
+}
+
+// headBytes parses the head, passing over interim ones.
+func (c *ClientConn) headBytes() bool {
+	for {
+		ok, perr := c.head.parse(c.buf[c.r:c.w], c.fields, responseLimits, false)
+		if perr != nil {
+			c.err = fmt.Errorf("%w: %v", ErrBadResponse, perr.Err)
+			if perr.Err == nil {
+				c.err = fmt.Errorf("%w: head too large", ErrBadResponse)
+			}
+			return true
+		}
+		if !ok {
+			return false
+		}
+		if c.head.status >= 200 || c.head.status == 101 {
+			c.frame()
+			return true
+		}
+		if c.err = c.sink.Interim(c.head.status, c.fields); c.err != nil {
+			return true
+		}
+		c.r += c.head.end
+		c.head.reset()
+		if c.r == c.w {
+			c.r, c.w = 0, 0
+			return false
+		}
+	}
+}
+
+// frame decides how the body ends (RFC 9112 §6.3).
+func (c *ClientConn) frame() {
+	h := &c.head
+	c.r += h.end
+	c.keep = c.keep && !h.close && (h.proto == exchange.HTTP11 || h.keep)
+	switch {
+	case h.status == 101:
+		c.ends, c.keep, c.done = endsNone, false, true
+		if !c.request.upgrade || h.upgrade.empty() {
+			c.err = fmt.Errorf("%w: unexpected 101", ErrBadResponse)
+		}
+		return
+	case c.request.head || h.status == 204 || h.status == 304:
+		c.ends, c.done = endsNone, true
+	case h.chunked:
+		c.ends = endsChunked
+		c.dec.reset()
+	case h.length >= 0:
+		c.ends, c.rest = endsLength, h.length
+		c.done = h.length == 0
+	default:
+		c.ends, c.keep = endsClose, false
+	}
+	if c.done && c.r < c.w {
+		c.keep = false // bytes that belong to no request
+	}
+}
+
+// Done reports whether the response is complete: it has no body.
+func (c *ClientConn) Done() bool {
+	return c.done && c.ends == endsNone || c.ends == endsLength && c.rest == 0
+}
+
+// Chunked reports whether the body comes in chunks.
+func (c *ClientConn) Chunked() bool { return c.ends == endsChunked }
+
+// CopyBody gives the response body to sink until its end. With raw set the sink gets chunks with their framing.
+// Trailers go to t before the last call.
+func (c *ClientConn) CopyBody(sink BodySink, rawBody bool, t *exchange.Fields) error {
+	c.sink, c.rawBody, c.trailers = sink, rawBody, t
+	if c.Done() {
+		c.done = true
+		return sink.Body(nil, true)
+	}
+	c.phase = stepBody
+	if c.r < c.w {
+		if c.bodyBytes(c.buf[c.r:c.w]) {
+			return c.finishCopy(c.err)
+		}
+	}
+	return c.finishCopy(c.run())
+}
+
+func (c *ClientConn) finishCopy(err error) error {
+	if c.big != nil {
+		bigPool.Put(c.big)
+		c.big = nil
+	}
+	if err != nil {
+		c.keep = false
+	}
+	return err
+}
+
+// bodyBytes passes on body bytes; true when the body has ended or failed.
+func (c *ClientConn) bodyBytes(b []byte) bool {
+	switch c.ends {
+	case endsLength:
+		if int64(len(b)) > c.rest {
+			b, c.keep = b[:c.rest], false
+		}
+		c.rest -= int64(len(b))
+		c.done = c.rest == 0
+		c.err = c.sink.Body(b, c.done)
+	case endsChunked:
+		c.chunkBytes(b)
+	default:
+		c.err = c.sink.Body(b, false)
+	}
+	return c.done || c.err != nil
+}
+
+func (c *ClientConn) chunkBytes(b []byte) {
+	if c.rawBody {
+		run, used, err := c.dec.raw(b)
+		if err != nil {
+			c.err = fmt.Errorf("%w: %v", ErrBadResponse, err)
+			return
+		}
+		c.endChunks(run.Last, len(b)-used)
+		if c.err == nil {
+			c.err = c.sink.Raw(run)
+		}
+		return
+	}
+	for len(b) > 0 && c.err == nil && !c.done {
+		used, data, done, err := c.dec.next(b)
+		if err != nil {
+			c.err = fmt.Errorf("%w: %v", ErrBadResponse, err)
+			return
+		}
+		b = b[used:]
+		c.endChunks(done, len(b))
+		if c.err == nil && (len(data) > 0 || done) {
+			c.err = c.sink.Body(data, done)
+		}
+	}
+}
+
+// endChunks takes the trailers at the end of a chunked body.
+func (c *ClientConn) endChunks(done bool, left int) {
+	if !done {
+		return
+	}
+	c.done = true
+	if left > 0 {
+		c.keep = false
+	}
+	if err := c.dec.trailers(c.trailers); err != nil {
+		c.err = fmt.Errorf("%w: trailers: %v", ErrBadResponse, err)
+		return
+	}
+	c.trailers.StripHopByHop()
+}
+
+// endOfStream is the backend's FIN.
+func (c *ClientConn) endOfStream() {
+	c.keep = false
+	switch {
+	case c.phase == stepBody && c.ends == endsClose:
+		c.done = true
+		c.err = c.sink.Body(nil, true)
+	case c.phase != stepBody && !c.answered && c.reused:
+		c.err = ErrStale
+	case c.phase != stepBody && !c.answered:
+		c.err = fmt.Errorf("backend closed the connection without an answer: %w", io.EOF)
+	default:
+		c.err = fmt.Errorf("%w: connection ended inside the response", io.ErrUnexpectedEOF)
+	}
+}
+
+// Write sends request body bytes; one other goroutine may do so while the response is read.
+func (c *ClientConn) Write(p []byte) error {
+	c.sent.Store(true)
+	if err := c.waitRest(); err != nil {
+		return err
+	}
+	_, err := c.c.Write(p)
+	return err
+}
+
+// waitRest waits until what RoundTrip could not write at once has been written.
+func (c *ClientConn) waitRest() error {
+	if c.rests == nil {
+		return nil
+	}
+	err := <-c.rests
+	c.rests = nil
+	return err
+}
+
+// Takeover gives the connection up after a 101. What came behind the head is read first.
+func (c *ClientConn) Takeover() conn.Conn {
+	pre := append([]byte(nil), c.buf[c.r:c.w]...)
+	c.pool.forget()
+	return conn.WithPrefix(c.c, pre)
+}
+
+// Release returns the connection to its pool, or closes it if it cannot be used again. reuse is false when the request
+// was not sent whole.
+func (c *ClientConn) Release(reuse bool) {
+	c.out, c.more, c.sink, c.fields, c.trailers = nil, nil, nil, nil, nil
+	if c.rests != nil {
+		reuse = false
+		c.Interrupt()
+		_ = c.waitRest()
+	}
+	if len(c.buf) > bigBuffer {
+		c.buf = nil
+	}
+	c.pool.put(c, reuse && c.keep && c.done)
+}

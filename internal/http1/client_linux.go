@@ -1,0 +1,73 @@
+package http1
+
+import (
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// clientStep sends the request and reads the answer inside one callback of the poller: the callback begins before the
+// request is sent, so the answer's readiness cannot be lost, and no read is tried before there is something.
+func (c *ClientConn) clientStep(fd int) bool {
+	if c.phase == stepSend {
+		c.phase = stepHead
+		return c.sendStep()
+	}
+	for {
+		space := c.space()
+		n, e := conn.TryRead(fd, space)
+		switch {
+		case e == syscall.EAGAIN:
+			return false
+		case e != 0:
+			c.err = c.readError(os.NewSyscallError("read", e))
+			return true
+		case n == 0:
+			c.endOfStream()
+			return true
+		}
+		if c.take(n) {
+			return true
+		}
+		if n < len(space) {
+			return false
+		}
+	}
+}
+
+// sendStep writes the request; true only on failure. What the socket does not take at once is written by another
+// goroutine, since the backend may answer before it has read all.
+func (c *ClientConn) sendStep() bool {
+	n, e := c.raw.TryWrite2(c.out, c.more)
+	if e != 0 && e != syscall.EAGAIN {
+		c.err = c.readError(os.NewSyscallError("write", e))
+		return true
+	}
+	if e != 0 {
+		n = 0
+	}
+	c.sent.Store(true)
+	if total := len(c.out) + len(c.more); n < total {
+		left := append(append([]byte(nil), c.out...), c.more...)[n:]
+		done := make(chan error, 1)
+		c.rests = done
+		go func() {
+			_, err := c.raw.Write(left)
+			done <- err
+		}()
+	}
+	return false
+}
+
+// quiet reports whether an idle connection can be used: the backend has neither closed it nor sent anything.
+func (c *ClientConn) quiet() bool { return c.raw == nil || c.raw.Quiet() }
+
+// wrapDialed takes a dialed connection over in its fastest form.
+func wrapDialed(nc net.Conn) conn.Conn {
+	if r, ok := conn.RawOf(nc); ok {
+		return r
+	}
+	return conn.NewPlain(nc, conn.Info{})
+}

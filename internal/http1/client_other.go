@@ -1,0 +1,16 @@
+//go:build !linux
+
+package http1
+
+import (
+	"net"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+func (c *ClientConn) clientStep(int) bool { return true }
+
+// quiet cannot be told here without reading.
+func (c *ClientConn) quiet() bool { return true }
+
+func wrapDialed(nc net.Conn) conn.Conn { return conn.NewPlain(nc, conn.Info{}) }

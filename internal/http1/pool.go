@@ -1,0 +1,247 @@
+package http1
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// PoolConfig says how a backend is reached.
+type PoolConfig struct {
+	Addr           string      // host:port, or unix:/path
+	TLS            *tls.Config // nil: clear text; must offer http/1.1 only
+	ConnectTimeout time.Duration
+	IdleTimeout    time.Duration
+	MaxIdle        int
+	MaxConnections int
+	// Dial replaces the kernel's network in tests; nil dials Addr.
+	Dial func(ctx context.Context) (net.Conn, error)
+}
+
+// Errors of Get.
+var (
+	ErrPoolFull   = errors.New("all connections to the backend are in use")
+	ErrPoolClosed = errors.New("pool is closed")
+)
+
+// Dial stages, for telling failures apart.
+var (
+	ErrResolve = errors.New("name resolution failed")
+	ErrConnect = errors.New("connect failed")
+	ErrTLS     = errors.New("TLS handshake failed")
+)
+
+// maxQuietTrust is how long an idle connection is trusted without asking the kernel whether the backend closed it.
+const maxQuietTrust = 5 * time.Millisecond
+
+// Pool keeps connections to one backend. It lives as long as the process knows the backend.
+type Pool struct {
+	cfg   PoolConfig
+	clock *conn.Clock
+	slot  conn.ClockSlot
+	names resolver
+
+	mu     sync.Mutex // guards the fields below
+	idle   []*ClientConn
+	open   int
+	closed bool
+	ticks  int
+}
+
+// NewPool returns an empty pool, which the clock visits until Close.
+func NewPool(cfg PoolConfig, clock *conn.Clock) *Pool {
+	p := &Pool{cfg: cfg, clock: clock}
+	p.names.name = cfg.Addr
+	clock.Add(p)
+	return p
+}
+
+// Get returns a connection: the one used last that is still good, or a new one. fresh insists on a new one.
+func (p *Pool) Get(ctx func() context.Context, now time.Time, fresh bool) (*ClientConn, error) {
+	if !fresh {
+		if c := p.reuse(now); c != nil {
+			return c, nil
+		}
+	}
+	p.mu.Lock()
+	switch {
+	case p.closed:
+		p.mu.Unlock()
+		return nil, ErrPoolClosed
+	case p.cfg.MaxConnections > 0 && p.open >= p.cfg.MaxConnections && len(p.idle) == 0:
+		p.mu.Unlock()
+		return nil, ErrPoolFull
+	}
+	p.open++
+	p.mu.Unlock()
+	c, err := p.dial(ctx())
+	if err != nil {
+		p.forget()
+		return nil, err
+	}
+	return c, nil
+}
+
+// reuse takes idle connections from the top until one is good.
+func (p *Pool) reuse(now time.Time) *ClientConn {
+	for {
+		p.mu.Lock()
+		n := len(p.idle)
+		if n == 0 {
+			p.mu.Unlock()
+			return nil
+		}
+		c := p.idle[n-1]
+		p.idle[n-1] = nil
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		if now.Sub(c.idleAt) < maxQuietTrust || c.quiet() {
+			c.reused = true
+			return c
+		}
+		p.drop(c)
+	}
+}
+
+func (p *Pool) put(c *ClientConn, good bool) {
+	if !good {
+		p.drop(c)
+		return
+	}
+	c.idleAt = time.Now()
+	p.mu.Lock()
+	if p.closed || len(p.idle) >= p.cfg.MaxIdle {
+		p.mu.Unlock()
+		p.drop(c)
+		return
+	}
+	p.idle = append(p.idle, c)
+	p.mu.Unlock()
+}
+
+func (p *Pool) drop(c *ClientConn) {
+	_ = c.c.Close()
+	p.forget()
+}
+
+// forget counts a connection as gone.
+func (p *Pool) forget() {
+	p.mu.Lock()
+	p.open--
+	p.mu.Unlock()
+}
+
+// Stats are the pool's gauges.
+type Stats struct{ Open, Idle int }
+
+// Stats returns the gauges.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{Open: p.open, Idle: len(p.idle)}
+}
+
+// Close closes the idle connections; those in use close when they are released.
+func (p *Pool) Close() {
+	p.clock.Remove(p)
+	p.mu.Lock()
+	idle := p.idle
+	p.idle, p.closed = nil, true
+	p.mu.Unlock()
+	for _, c := range idle {
+		p.drop(c)
+	}
+}
+
+// pruneEvery is how many ticks lie between two looks at the idle connections.
+const pruneEvery = 10
+
+// OnTick closes idle connections that are too old, and those that the backend has closed.
+func (p *Pool) OnTick(*conn.Clock) int {
+	if p.ticks++; p.ticks%pruneEvery != 0 {
+		return -1
+	}
+	now := time.Now()
+	p.mu.Lock()
+	var dead []*ClientConn
+	kept := p.idle[:0]
+	for _, c := range p.idle {
+		if now.Sub(c.idleAt) > p.cfg.IdleTimeout || !c.quiet() {
+			dead = append(dead, c)
+			continue
+		}
+		kept = append(kept, c)
+	}
+	clear(p.idle[len(kept):])
+	p.idle = kept
+	p.mu.Unlock()
+	for _, c := range dead {
+		p.drop(c)
+	}
+	return -1
+}
+
+// OnDeparted is not used: a pool asks for no probe.
+func (p *Pool) OnDeparted() {}
+
+// Slot is the clock's.
+func (p *Pool) Slot() *conn.ClockSlot { return &p.slot }
+
+// dial opens a connection to one of the backend's addresses.
+func (p *Pool) dial(ctx context.Context) (*ClientConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.ConnectTimeout)
+	defer cancel()
+	nc, err := p.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := wrapDialed(nc)
+	if p.cfg.TLS == nil {
+		return &ClientConn{pool: p, c: c, raw: rawOf(c)}, nil
+	}
+	t := tls.Client(c, p.cfg.TLS)
+	if err := t.HandshakeContext(ctx); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("%w: %w", ErrTLS, err)
+	}
+	return &ClientConn{pool: p, c: conn.NewPlain(t, conn.Info{})}, nil
+}
+
+func (p *Pool) connect(ctx context.Context) (net.Conn, error) {
+	if p.cfg.Dial != nil {
+		return p.cfg.Dial(ctx)
+	}
+	d := net.Dialer{KeepAlive: 15 * time.Second}
+	if path, ok := strings.CutPrefix(p.cfg.Addr, "unix:"); ok {
+		nc, err := d.DialContext(ctx, "unix", path)
+		return nc, stage(ErrConnect, err)
+	}
+	addrs, err := p.names.lookup(ctx)
+	if err != nil {
+		return nil, stage(ErrResolve, err)
+	}
+	for _, a := range addrs {
+		var nc net.Conn
+		if nc, err = d.DialContext(ctx, "tcp", a); err == nil {
+			return nc, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, stage(ErrConnect, err)
+}
+
+func stage(s, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", s, err)
+}

@@ -1,0 +1,69 @@
+package http1
+
+import (
+	"syscall"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// raw is the fast path: a kernel socket whose readiness callbacks the connection runs in.
+type raw = *conn.Raw
+
+func rawOf(c conn.Conn) raw {
+	r, _ := c.(*conn.Raw)
+	return r
+}
+
+// step is called when the socket may be readable, with the descriptor's read lock held: it serves every request that
+// is complete, and returns false to sleep until more arrives. No edge is lost in between.
+func (c *serverConn) step(fd int) bool {
+	if c.w > c.r {
+		if c.verd = c.process(); c.verd != needBytes {
+			return true
+		}
+	}
+	for {
+		c.ensure(1)
+		space := c.in[c.w:]
+		n, e := conn.TryRead(fd, space)
+		if e == syscall.EAGAIN {
+			break
+		}
+		if e != 0 || n == 0 {
+			c.verd = endConn
+			return true
+		}
+		c.w += n
+		c.more = n == len(space)
+		if c.verd = c.process(); c.verd != needBytes {
+			return true
+		}
+		if !c.more {
+			break
+		}
+	}
+	if c.head.end > 0 && c.w > c.r { // a whole head whose body is still to come
+		c.more = false
+		c.verd = runOutside
+		return true
+	}
+	if c.w == c.r {
+		c.freeIn()
+	}
+	return false
+}
+
+// tryRead reads what is there without waiting.
+func (c *serverConn) tryRead(b []byte) int {
+	if c.fd < 0 {
+		return 0
+	}
+	if c.raw == nil { // what lies under a TLS connection cannot be read past it
+		return 0
+	}
+	n, e := conn.TryRead(c.fd, b)
+	if e != 0 {
+		return 0
+	}
+	return n
+}

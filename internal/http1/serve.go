@@ -1,0 +1,225 @@
+package http1
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// serveOne runs the request whose head is complete at c.in[c.r:].
+func (c *serverConn) serveOne() {
+	x := c.x
+	c.wait.Disarm()
+	b := c.in[c.r:c.w]
+	c.fill(x, b)
+	c.r += c.head.end
+	c.resp = response{close: c.head.close || c.head.proto == exchange.HTTP10 && !c.head.keep}
+	x.Begin(c, &c.guard, c.c.Info(), time.Now())
+	c.seq.Add(1)
+	c.phase.Store(phaseServing)
+	if err := c.precheck(x); err != nil {
+		x.Response.Close = true
+		err.Close = true
+		c.handleError(x, err)
+		return
+	}
+	if err := c.set.Handler.Serve(x); err != nil {
+		x.Fail(err)
+	}
+}
+
+// handleError lets the handler see a request that the engine refuses, so that it is recorded like every other.
+func (c *serverConn) handleError(x *exchange.Exchange, err *exchange.Error) {
+	if r, ok := c.set.Handler.(exchange.Refuser); ok {
+		r.Refuse(x, err)
+		return
+	}
+	x.Fail(err)
+}
+
+// precheck refuses what is refused before routing.
+func (c *serverConn) precheck(x *exchange.Exchange) *exchange.Error {
+	r := &x.Request
+	switch string(r.Method) {
+	case "CONNECT":
+		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
+	case "TRACE":
+		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "TRACE is not allowed")
+	}
+	if r.Target == nil {
+		return badHead("request target is of no known form")
+	}
+	return nil
+}
+
+// fill takes the request out of its head.
+func (c *serverConn) fill(x *exchange.Exchange, b []byte) {
+	h, r := &c.head, &x.Request
+	r.Protocol, r.Method, r.Host = h.proto, h.method.of(b), h.host.of(b)
+	r.TLS = c.c.Info().TLS != nil
+	r.ContentLength = max(h.length, 0)
+	if h.chunked {
+		r.ContentLength = -1
+	}
+	r.Expect = h.expect
+	r.Upgrade = nil
+	if !h.upgrade.empty() && h.upgradeOpt && h.proto == exchange.HTTP11 {
+		r.Upgrade = h.upgrade.of(b)
+	}
+	r.Target = c.target(r, h.target.of(b))
+	r.Path, r.Query = r.Target, nil
+	if i := bytes.IndexByte(r.Target, '?'); i >= 0 {
+		r.Path, r.Query = r.Target[:i], r.Target[i+1:]
+	}
+}
+
+// target reduces the four forms of a request target (RFC 9112 §3.2) to a path and query; nil when it is none of them.
+func (c *serverConn) target(r *exchange.Request, t []byte) []byte {
+	switch {
+	case t[0] == '/':
+		return t
+	case len(t) == 1 && t[0] == '*' && string(r.Method) == "OPTIONS":
+		return t
+	case string(r.Method) == "CONNECT":
+		return t
+	}
+	rest, ok := cutScheme(t)
+	if !ok {
+		return nil
+	}
+	end := bytes.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	if end == 0 || !validAuthority(rest[:end]) {
+		return nil
+	}
+	r.Host = rest[:end] // RFC 9112 §3.2.2: it replaces the Host field
+	switch {
+	case end == len(rest):
+		return []byte("/")
+	case rest[end] == '?':
+		return append([]byte("/"), rest[end:]...)
+	}
+	return rest[end:]
+}
+
+// cutScheme removes http:// or https:// in any case.
+func cutScheme(t []byte) ([]byte, bool) {
+	for _, s := range []string{"http://", "https://"} {
+		if len(t) > len(s) && exchange.EqualFold(t[:len(s)], s) {
+			return t[len(s):], true
+		}
+	}
+	return nil, false
+}
+
+// finish ends what the exchange left and tells whether the connection goes on.
+func (c *serverConn) finish() bool {
+	for !c.phase.CompareAndSwap(phaseServing, phaseIdle) {
+		if c.phase.Load() == phaseTaken {
+			return false
+		}
+		// the clock is inside Depart, which does not block
+		time.Sleep(0)
+	}
+	x := c.x
+	if x.Gone() || c.resp.err != nil || c.forced.Load() {
+		return false
+	}
+	if !c.resp.done {
+		c.aborted = true
+		return false
+	}
+	if c.aborted {
+		return false
+	}
+	if !c.body.done {
+		if c.resp.close || !c.discardable() {
+			c.linger = true
+			return false
+		}
+		if !c.discardBody() {
+			return false
+		}
+	}
+	if c.resp.close {
+		c.linger = true
+		return false
+	}
+	return c.ready()
+}
+
+// ready makes the connection ready for its next request.
+func (c *serverConn) ready() bool {
+	left := c.body.bw - c.body.br
+	if left > 0 { // bytes of the next request that came with a chunked body
+		c.ensure(left)
+		copy(c.in[c.w:], (*c.body.bufp)[c.body.br:c.body.bw])
+		c.w += left
+	}
+	c.body.free()
+	c.head.reset()
+	if c.outp != nil {
+		outPool.Put(c.outp)
+		c.outp = nil
+	}
+	c.x.Request.Fields.Reset(nil)
+	c.wait.Arm(interrupter(c.c), c.set.KeepAliveTimeout)
+	if c.srv.drain.Load() == draining && c.w == c.r {
+		return false
+	}
+	return true
+}
+
+// refuseHead answers a malformed head, which no handler gets to see as a request, and ends the connection.
+func (c *serverConn) refuseHead(err *exchange.Error) {
+	x := c.x
+	r := &x.Request
+	c.wait.Disarm()
+	r.Protocol, r.Method, r.Target, r.Path, r.Query, r.Host = exchange.HTTP11, nil, nil, nil, nil, nil
+	r.Expect, r.Upgrade, r.ContentLength = false, nil, 0
+	r.Fields.Reset(nil)
+	c.body.done, c.body.chunked, c.body.rest, c.body.err = true, false, 0, nil
+	c.resp = response{close: true}
+	x.Begin(c, &c.guard, c.c.Info(), time.Now())
+	c.seq.Add(1)
+	c.phase.Store(phaseServing)
+	c.handleError(x, err)
+	for !c.phase.CompareAndSwap(phaseServing, phaseIdle) {
+		time.Sleep(0)
+	}
+	c.linger = true
+}
+
+// Takeover gives the connection up to the exchange.
+func (c *serverConn) Takeover() (conn.Conn, error) {
+	for !c.phase.CompareAndSwap(phaseServing, phaseTaken) {
+		if c.phase.Load() == phaseTaken {
+			return nil, errors.New("connection was taken over already")
+		}
+		time.Sleep(0)
+	}
+	pre := append([]byte(nil), c.in[c.r:c.w]...)
+	c.r = c.w
+	c.resp.done, c.resp.close = true, true
+	return conn.WithPrefix(c.c, pre), nil
+}
+
+// writeRaw writes by system calls, waiting only if the socket is full.
+func (c *serverConn) writeRaw(a, b []byte) error {
+	return c.raw.WriteStall2(a, b, c.set.WriteIdleTimeout)
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &ne) && ne.Timeout()
+}
+
+func joinDeparted(err error) error { return fmt.Errorf("%w: %v", exchange.ErrDeparted, err) }

@@ -1,0 +1,434 @@
+package http1
+
+import (
+	"errors"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// Phases of a connection, as the clock and a drain see them.
+const (
+	phaseIdle    = iota // nothing of a request has arrived
+	phaseHead           // some of a head has
+	phaseServing        // an exchange is under way
+	phaseVisited        // the clock is telling the exchange that its client left
+	phaseTaken          // the exchange has taken the connection over
+)
+
+// verdict says what the connection does after a look at its bytes.
+type verdict int
+
+const (
+	needBytes  verdict = iota
+	runOutside         // the request wants the connection for itself: leave the read callback first
+	endConn
+)
+
+// serverConn is one client connection. Its goroutine owns everything but the atomics and the alarms.
+type serverConn struct {
+	srv        *Server
+	set        *Settings
+	c          conn.Conn
+	raw        raw // nil on the plain path
+	prev, next *serverConn
+	slot       conn.ClockSlot
+
+	phase atomic.Uint32
+	seq   atomic.Uint32 // requests begun
+	seen  uint32        // clock only: seq at the last visit
+	fd    int           // to probe; -1 none
+
+	wait  conn.Alarm // what the connection itself waits for: a request, a head, a body, a slow reader
+	guard conn.Alarm // what the exchange waits for upstream
+
+	slow conn.Alarm // a write on the plain path
+
+	inp  *[]byte
+	in   []byte // in[r:w] has been received and not used
+	r, w int
+	head head
+	x    *exchange.Exchange
+	outp *[]byte
+	verd verdict
+
+	body requestBody
+	resp response
+
+	more    bool // the last read filled the buffer: there is likely more
+	linger  bool // unread request bytes may follow: close without a reset
+	taken   bool // the exchange took the connection over
+	aborted bool // close with a reset
+	h2      []byte
+	forced  atomic.Bool
+}
+
+// ServeConn serves a connection to its end and closes it. It returns when nothing of it runs any more.
+func (s *Server) ServeConn(c conn.Conn) { s.ServeConnWith(c, nil) }
+
+// ServeConnWith is ServeConn for a connection of which prefix has been read already.
+func (s *Server) ServeConnWith(c conn.Conn, prefix []byte) {
+	sc := &serverConn{srv: s, set: s.settings.Load(), c: c, fd: descriptor(c)}
+	sc.raw = rawOf(c)
+	if len(prefix) > 0 {
+		sc.ensure(len(prefix))
+		sc.w = copy(sc.in, prefix)
+	}
+	s.track(sc)
+	sc.wait.Arm(interrupter(c), sc.set.HeaderTimeout)
+	s.clock.Add(sc)
+	sc.serve()
+	sc.wait.Disarm()
+	if sc.h2 == nil && !sc.taken && sc.linger {
+		sc.drainInput()
+	}
+	s.clock.Remove(sc)
+	s.untrack(sc)
+	sc.release()
+	switch {
+	case sc.h2 != nil:
+		s.h2(c, sc.h2)
+	case !sc.taken:
+		sc.close()
+	}
+}
+
+// descriptor is the kernel's number of a connection, for probes; -1 when it has none.
+func descriptor(c conn.Conn) int {
+	if d, ok := c.(interface{ FD() int }); ok {
+		return d.FD()
+	}
+	return -1
+}
+
+// interrupter makes a wait on c fail.
+func interrupter(c conn.Conn) conn.Interrupter {
+	if i, ok := c.(conn.Interrupter); ok {
+		return i
+	}
+	return deadlined{c}
+}
+
+type deadlined struct{ conn.Conn }
+
+func (d deadlined) Interrupt() { _ = d.SetDeadline(longAgo) }
+
+var longAgo = time.Unix(1, 0)
+
+// serve runs the connection's requests one after another.
+func (c *serverConn) serve() {
+	for {
+		var err error
+		if c.raw != nil {
+			err = c.raw.Loop(c.step)
+		} else {
+			err = c.readPlain()
+		}
+		if err != nil {
+			if !c.interrupted() {
+				return
+			}
+			continue
+		}
+		if c.verd == runOutside {
+			c.serveOne()
+			if !c.finish() {
+				return
+			}
+			continue
+		}
+		return
+	}
+}
+
+// interrupted decides what follows a wait that an alarm has ended; true goes on reading.
+func (c *serverConn) interrupted() bool {
+	cause := c.wait.Disarm()
+	_ = c.c.SetDeadline(time.Time{})
+	switch {
+	case c.forced.Load():
+		return false
+	case cause == conn.CauseDrain && c.lastBytes():
+		c.wait.Arm(interrupter(c.c), c.set.HeaderTimeout)
+		return true
+	case cause == conn.CauseDeadline && c.phase.Load() == phaseHead && c.w > c.r:
+		c.refuseHead(refuse(408, exchange.CodeHeaderTimeout, "Request header timeout"))
+	}
+	return false
+}
+
+// lastBytes looks once more for bytes on an idle connection that is to be closed: a request that has been received is
+// still served.
+func (c *serverConn) lastBytes() bool {
+	if c.w > c.r {
+		return true
+	}
+	c.ensure(1)
+	n := c.tryRead(c.in[c.w:])
+	c.w += n
+	return n > 0
+}
+
+// readPlain is step for connections without a raw descriptor.
+func (c *serverConn) readPlain() error {
+	for {
+		if c.w > c.r {
+			if c.verd = c.process(); c.verd != needBytes {
+				return nil
+			}
+		}
+		c.ensure(1)
+		n, err := c.c.Read(c.in[c.w:])
+		c.w += n
+		if n == 0 && err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return err
+			}
+			c.verd = endConn
+			return nil
+		}
+	}
+}
+
+// process serves the requests that are complete in the buffer.
+func (c *serverConn) process() verdict {
+	for {
+		b := c.in[c.r:c.w]
+		if len(b) == 0 {
+			c.idle()
+			return needBytes
+		}
+		if c.x == nil {
+			if c.seq.Load() == 0 && c.srv.h2 != nil && isPreface(b) {
+				return c.preface(b)
+			}
+			c.begin()
+		}
+		if c.head.end == 0 {
+			done, err := c.head.parse(b, &c.x.Request.Fields, c.set.Limits, true)
+			if err != nil {
+				c.refuseHead(err)
+				return endConn
+			}
+			if !done {
+				c.headWait()
+				c.ensure(1)
+				return needBytes
+			}
+			c.body.begin(&c.head)
+		}
+		if v, wait := c.dispatch(len(b) - c.head.end); wait || v != needBytes {
+			return v
+		}
+	}
+}
+
+// headWait starts the head's time limit with its first bytes.
+func (c *serverConn) headWait() {
+	if c.phase.Load() == phaseIdle {
+		c.phase.Store(phaseHead)
+		c.wait.Extend(c.set.HeaderTimeout)
+	}
+}
+
+// dispatch runs the request whose head is complete and have bytes behind it are here; or it tells that the request
+// must run outside the read callback, which holds the descriptor's read lock; or (wait) that the rest of a small body
+// is to be read first, since it is likely to be there.
+func (c *serverConn) dispatch(have int) (v verdict, wait bool) {
+	if c.raw != nil {
+		missing := c.body.missing(have)
+		switch {
+		case !c.head.upgrade.empty():
+			return runOutside, false
+		case missing > 0 && c.more && c.body.rest <= maxInline:
+			c.ensure(int(missing))
+			return needBytes, true
+		case missing != 0:
+			return runOutside, false
+		}
+	}
+	c.serveOne()
+	if !c.finish() {
+		return endConn, false
+	}
+	return needBytes, false
+}
+
+// begin fetches an exchange for the request whose first bytes have arrived.
+func (c *serverConn) begin() {
+	c.set = c.srv.settings.Load()
+	c.x = xPool.Get().(*exchange.Exchange)
+	c.head.reset()
+}
+
+// idle gives back what a connection does not need while nothing is under way.
+func (c *serverConn) idle() {
+	if c.x != nil {
+		xPool.Put(c.x)
+		c.x = nil
+	}
+	c.r, c.w = 0, 0
+}
+
+// release returns every buffer.
+func (c *serverConn) release() {
+	c.idle()
+	c.freeIn()
+	if c.outp != nil {
+		outPool.Put(c.outp)
+		c.outp = nil
+	}
+	c.body.free()
+}
+
+func (c *serverConn) freeIn() {
+	if c.inp != nil {
+		smallPool.Put(c.inp)
+	}
+	c.in, c.inp = nil, nil
+}
+
+// ensure makes room for n more bytes.
+func (c *serverConn) ensure(n int) {
+	if c.in == nil {
+		c.inp = smallPool.Get().(*[]byte)
+		c.in = *c.inp
+	}
+	if len(c.in)-c.w >= n {
+		return
+	}
+	if c.r > 0 && len(c.in)-(c.w-c.r) >= n {
+		copy(c.in, c.in[c.r:c.w])
+		c.r, c.w = 0, c.w-c.r
+		return
+	}
+	grown := make([]byte, max(2*len(c.in), c.w-c.r+n))
+	c.w = copy(grown, c.in[c.r:c.w])
+	c.r = 0
+	if c.inp != nil {
+		smallPool.Put(c.inp)
+		c.inp = nil
+	}
+	c.in = grown
+}
+
+// preface hands a connection over that speaks HTTP/2, once all of the preface is here.
+func (c *serverConn) preface(b []byte) verdict {
+	if len(b) < len(preface) {
+		c.headWait()
+		c.ensure(1)
+		return needBytes
+	}
+	c.h2 = append([]byte(nil), b...)
+	return endConn
+}
+
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// isPreface reports whether b may become the HTTP/2 preface.
+func isPreface(b []byte) bool {
+	n := min(len(b), len(preface))
+	return string(b[:n]) == preface[:n]
+}
+
+// OnTick is the clock's visit.
+func (c *serverConn) OnTick(k *conn.Clock) int {
+	k.Expire(&c.wait)
+	k.Expire(&c.guard)
+	k.Expire(&c.slow)
+	seq := c.seq.Load()
+	same := seq == c.seen
+	c.seen = seq
+	switch c.phase.Load() {
+	case phaseServing:
+		if same {
+			return c.probe()
+		}
+	case phaseIdle:
+		if !same { // a FIN that came with the last bytes read would go unnoticed until the idle timeout
+			return c.probe()
+		}
+	}
+	return -1
+}
+
+// probe returns the descriptor to ask the kernel about, or asks a connection that has none itself.
+func (c *serverConn) probe() int {
+	if c.fd >= 0 {
+		return c.fd
+	}
+	if p, ok := c.c.(conn.Prober); ok && p.PeerGone() {
+		c.OnDeparted()
+	}
+	return -1
+}
+
+// OnDeparted tells that the client has gone. The phase keeps the exchange from being recycled meanwhile.
+func (c *serverConn) OnDeparted() {
+	if c.phase.CompareAndSwap(phaseServing, phaseVisited) {
+		c.x.Depart()
+		c.phase.Store(phaseServing)
+		return
+	}
+	if c.phase.Load() == phaseIdle {
+		c.wait.Ring(conn.CauseDeparted)
+	}
+}
+
+// Slot is the clock's.
+func (c *serverConn) Slot() *conn.ClockSlot { return &c.slot }
+
+func (c *serverConn) drainIdle() {
+	if c.phase.Load() == phaseIdle {
+		c.wait.Ring(conn.CauseDrain)
+	}
+}
+
+// force ends the connection from outside: what it waits for fails, on both sides.
+func (c *serverConn) force() {
+	c.forced.Store(true)
+	c.guard.Ring(conn.CauseDrain)
+	interrupter(c.c).Interrupt()
+}
+
+// close ends the connection, with a reset if a response could not be ended properly.
+func (c *serverConn) close() {
+	if c.aborted {
+		if a, ok := c.c.(interface{ Abort() error }); ok {
+			_ = a.Abort()
+			return
+		}
+	}
+	_ = c.c.Close()
+}
+
+// Bounds of the wait for a client that still sends what nobody reads.
+const (
+	lingerIdle  = 5 * time.Second
+	lingerTotal = 30 * time.Second
+)
+
+// drainInput gives the client time to read the answer to a request whose body was not read: a close with unread bytes
+// would reset the answer away (RFC 9112 §9.6).
+func (c *serverConn) drainInput() {
+	w, ok := c.c.(conn.CloseWriter)
+	if !ok || w.CloseWrite() != nil {
+		return
+	}
+	bp := bigPool.Get().(*[]byte)
+	defer bigPool.Put(bp)
+	for end := time.Now().Add(lingerTotal); time.Now().Before(end) && !c.forced.Load(); {
+		if c.srv.drain.Load() == draining && time.Until(end) > lingerIdle {
+			end = time.Now().Add(lingerIdle)
+		}
+		if c.c.SetReadDeadline(time.Now().Add(lingerIdle)) != nil {
+			return
+		}
+		if _, err := c.c.Read(*bp); err != nil {
+			return
+		}
+	}
+}
