@@ -1,0 +1,282 @@
+// Package config is the typed configuration: decoded from an acl tree, defaulted, validated, plain data
+// without behaviour. Every value that an error may point at keeps its position. A Config is immutable once
+// Load has returned it; parts receive their own block by value or pointer and never keep the whole.
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/acl"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Config is one complete configuration. Maps are keyed by block name.
+type Config struct {
+	Mode          Mode
+	Entrypoints   map[string]*Entrypoint
+	Routers       map[string]*Router
+	Services      map[string]*Service
+	Middlewares   map[string]*Middleware
+	Providers     Providers
+	Observability Observability
+	Management    Management
+	Managed       *Managed   // nil: absent; always nil in this release
+	Inference     *Inference // nil: absent; always nil in this release
+	// ShutdownTimeout bounds the drain; 0 forces at once. Default 30 s.
+	ShutdownTimeout time.Duration
+	// ShutdownDelay keeps serving with readiness false before the drain. Default 0.
+	ShutdownDelay time.Duration
+	// UpgradeDrain bounds how long a process replaced by a binary upgrade keeps its open streams. Default 3600 s.
+	UpgradeDrain time.Duration
+	// Digest is the lower-case hex SHA-256 over the source texts, in load order.
+	Digest string
+
+	// hidden holds the values that came from file(...): views mask them wherever they stand.
+	hidden []string
+}
+
+// Mode says who owns the desired state.
+type Mode string
+
+// The two modes. Only standalone runs in this release.
+const (
+	Standalone   Mode = "standalone"
+	CloudManaged Mode = "cloud-managed"
+)
+
+// Entrypoint is a named listening socket.
+type Entrypoint struct {
+	Name     string
+	Pos      acl.Span
+	Address  string   // canonical: IP:port, [IPv6]:port, :port, name:port or unix:/path
+	Protocol Protocol // http, tcp or udp; only http runs in this release
+	TLS      *TLS     // nil: clear text
+
+	MaxConnections    int           // concurrent connections; default 10000
+	HeaderTimeout     time.Duration // first byte of a head to its end, and the TLS handshake; default 10 s
+	BodyIdleTimeout   time.Duration // between two request body reads; default 30 s
+	WriteIdleTimeout  time.Duration // a write that makes no progress; default 60 s
+	KeepAliveTimeout  time.Duration // idle between requests; default 75 s
+	MaxHeaderBytes    int           // request line and fields; default 65536
+	MaxHeaders        int           // number of fields; default 256
+	Forwarded         Forwarded
+	AllowEncodedSlash bool // encoded_slashes = "allow"; default reject
+
+	TCPAllowedIPs     []netip.Prefix // tcp only; empty allows all
+	UDPSessionTimeout time.Duration  // udp only; 0 otherwise
+	UDPMaxSessions    uint64         // udp only; 0 otherwise
+}
+
+// Protocol is what an entrypoint speaks.
+type Protocol string
+
+// Protocols of entrypoints.
+const (
+	HTTP Protocol = "http"
+	TCP  Protocol = "tcp"
+	UDP  Protocol = "udp"
+)
+
+// Forwarded says whose forwarding headers are believed. Empty: nobody's.
+type Forwarded struct {
+	TrustedIPs []netip.Prefix
+}
+
+// TLS is the tls block of an entrypoint.
+type TLS struct {
+	Pos        acl.Span
+	CertFile   string
+	CertPos    acl.Span
+	KeyFile    string
+	KeyPos     acl.Span
+	MinVersion uint16 // tls.VersionTLS12 (default) or tls.VersionTLS13
+	ACME       *ACME  // nil: certificates come from the files
+}
+
+// Router binds a rule to a service.
+type Router struct {
+	Name        string
+	Pos         acl.Span
+	RuleText    string
+	Rule        *route.Rule
+	Service     string
+	Entrypoints []string // empty: every http entrypoint
+	Middlewares []string
+	Priority    int // > 0 explicit; else the rule's length decides
+
+	refs routerRefs
+}
+
+// routerRefs remembers where the names of a router were written, for the checks that need the whole configuration.
+type routerRefs struct {
+	rule                     text
+	service                  text
+	entrypoints, middlewares []text
+}
+
+// Service is a named destination.
+type Service struct {
+	Name         string
+	Pos          acl.Span
+	LoadBalancer LoadBalancer
+
+	// The rest is decoded, and refused in this release.
+	Failover  string // another service; "" none
+	Mirror    *Mirror
+	Revisions []Revision
+	Scaling   *Scaling
+	Rollout   *Rollout
+}
+
+// Strategy chooses among the backends of a service.
+type Strategy string
+
+// Strategies.
+const (
+	RoundRobin       Strategy = "round-robin"
+	Weighted         Strategy = "weighted"
+	LeastConnections Strategy = "least-connections"
+	Random           Strategy = "random"
+)
+
+// LoadBalancer is the base pool of a service.
+type LoadBalancer struct {
+	Strategy            Strategy
+	RequestTimeout      time.Duration // dispatch (or last upload byte) to response head; default 30 s
+	StreamIdleTimeout   time.Duration // between two response body reads; default 5 m
+	StreamTotalTimeout  time.Duration // whole exchange from dispatch; default 60 m
+	Servers             []Server
+	HealthCheck         *HealthCheck // nil: not probed
+	UpstreamErrorStatus int          // status for connect-class failures; default 502, 503 restores the reference
+	PassHost            bool         // send the client's Host upstream; default true
+	Transport           Transport
+	CAPos               acl.Span // of transport.ca_file
+	Sticky              *Sticky  // nil: not sticky; always nil in this release
+}
+
+// Server is one backend address.
+type Server struct {
+	Pos    acl.Span
+	URL    string // as written
+	Scheme string // http or https
+	Addr   string // host:port (default port filled in), or unix:/path
+	Host   string // authority to send when PassHost is false, and the TLS server name's source
+	Base   string // base path without trailing slash; "" when none
+	Weight int    // default 1; 0 never gets traffic
+	Target *Target
+}
+
+// HealthCheck is the active probe of a service.
+type HealthCheck struct {
+	Path               string
+	Interval           time.Duration // default 10 s
+	Timeout            time.Duration // default 5 s
+	UnhealthyThreshold int           // default 3
+	HealthyThreshold   int           // default 1
+}
+
+// Transport is how a service's backends are reached. Comparable: pools are keyed by it.
+type Transport struct {
+	ConnectTimeout time.Duration // TCP and TLS; default 5 s
+	IdleTimeout    time.Duration // an unused connection is closed after; default 60 s
+	MaxIdle        int           // kept idle per backend; default 512
+	MaxConnections int           // open per backend; default 1024
+	CAFile         string        // PEM roots instead of the system's; "" system
+	ServerName     string        // TLS name to verify and send; "" from the URL
+}
+
+// Middleware is one named HTTP policy. Exactly one of the typed blocks is set, chosen by Type.
+type Middleware struct {
+	Name        string
+	Pos         acl.Span
+	Type        string
+	RateLimit   *RateLimit
+	Headers     *Headers
+	StripPrefix *StripPrefix
+
+	// The rest is decoded, and refused in this release.
+	JWT            *JWT
+	APIKey         *APIKey
+	BasicAuth      *BasicAuth
+	ForwardAuth    *ForwardAuth
+	RateLimitRedis *RateLimitRedis
+	CORS           *CORS
+	BodyLimit      *BodyLimit
+	Retry          *Retry
+	CircuitBreaker *CircuitBreaker
+	IPAllow        *IPAllow
+	TCPFilter      *TCPFilter
+}
+
+// RateLimit is a token bucket.
+type RateLimit struct {
+	Rate  uint64 // tokens a second; 0 never refills
+	Burst uint64 // bucket size; default Rate
+}
+
+// Headers changes request and response fields.
+type Headers struct {
+	Request  []HeaderValue
+	Response []HeaderValue
+}
+
+// HeaderValue is a field to set; an empty value sets an empty field. Printing one never shows a value that is
+// Secret; use Value itself only to put it on the wire.
+type HeaderValue struct {
+	Name, Value string
+	Secret      bool // the value came from env(...) or file(...), or the name is one that carries credentials
+}
+
+// StripPrefix removes the first matching path prefix.
+type StripPrefix struct{ Prefixes []string }
+
+// Providers are the dynamic sources.
+type Providers struct {
+	File *FileProvider // nil: no watching
+
+	// The rest is decoded, and refused in this release.
+	Discovery  *DiscoveryProvider
+	Docker     *DockerProvider
+	Kubernetes *KubernetesProvider
+}
+
+// FileProvider watches the main file and a directory of fragments.
+type FileProvider struct {
+	Watch     bool   // default true
+	Directory string // "" none; *.acl below it are fragments, in sorted path order
+}
+
+// Observability switches records on and off. All default to on.
+type Observability struct {
+	Metrics   bool
+	AccessLog bool
+	Tracing   bool
+	Log       AccessLog
+}
+
+// AccessLog is where terminal entries go.
+type AccessLog struct {
+	Output string // "stdout" (default), "stderr" or a file path
+	Format string // "json" (default) or "common"
+}
+
+// Management is the operator's listener. Off by default.
+type Management struct {
+	Pos          acl.Span
+	Enabled      bool
+	Address      string         // default 127.0.0.1:9090
+	PathPrefix   string         // default /api/gateway
+	TokenEnv     string         // environment variable with the bearer token; "" no token; default A3S_GATEWAY_ADMIN_TOKEN
+	AllowedIPs   []netip.Prefix // empty: no restriction; default loopback
+	TLS          *ManagementTLS
+	ProbeAddress string // "" none: serves livez and readyz only, without token
+}
+
+// ManagementTLS is the tls block of management.
+type ManagementTLS struct {
+	TLS
+	ClientCAFile      string
+	ClientCAPos       acl.Span
+	RequireClientCert bool
+}
