@@ -212,6 +212,19 @@ func several(rt *rapid.T, depth int, piece func(int) string, separators ...strin
 	return sb.String() + gap(rt)
 }
 
+// Tokens in any order: mostly broken texts, which no grammar would write.
+func TestTokenSoup(t *testing.T) {
+	tokens := []string{
+		"{", "}", "[", "]", "(", ")", "=", ":", "+=", ",", ";", "\n", "\n\n", "\r\n", " ", " ", "# c\n", "// c\n", "a", "b", "c", "true", "null",
+		`"s"`, `'s'`, "1", "-2.5", `"open`, "'", "%", "`x`", "round-robin", "8mb", "ü", "\u00a0", "a = 1\n", "b {", "x \"l\" {\n", "f(", "k = [",
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		src := []byte(strings.Join(rapid.SliceOfN(rapid.SampledFrom(tokens), 0, 60).Draw(rt, "tokens"), ""))
+		checkParse(rt, src)
+		checkFormat(t, src)
+	})
+}
+
 // benchText is a configuration of n services with two servers each.
 func benchText(n int) []byte {
 	var sb strings.Builder
