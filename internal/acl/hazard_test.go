@@ -48,8 +48,10 @@ func TestHazards(t *testing.T) {
 		{"H5 hexadecimal", "a = 0x10", "unexpected_token 1:5 4-8", "", ""},
 		{"H5 address", "a = 0.0.0.0:80\nb = 1", "unexpected_token 1:5 4-11", "addresses", ""},
 		{"H5 port", "a = :80\nb = 1", "unexpected_token 1:5 4-5", "in quotes", ""},
-		{"H6 quoted keys", `h = { "X-Frame-Options" = "DENY" }`, "", "",
-			"attr h\n  object\n    pair \"X-Frame-Options\"\n      string \" \"DENY\"\n"},
+		{
+			"H6 quoted keys", `h = { "X-Frame-Options" = "DENY" }`, "", "",
+			"attr h\n  object\n    pair \"X-Frame-Options\"\n      string \" \"DENY\"\n",
+		},
 		{"H7 percent", "a {\n  %\n}", "unexpected_token 2:3 6-7", "", ""},
 		{"H7 bang", "!\na = 1", "unexpected_token 1:1 0-1", "", ""},
 		{"H7 backtick", "a {\n `x`\n b = 1 }", "unexpected_token 2:2 5-8", "backtick", ""},
@@ -58,8 +60,10 @@ func TestHazards(t *testing.T) {
 		{"H7 two words", "a { one two\n b = 1 }", "expected_token 1:9 8-11", "label is written in quotes", ""},
 		{"H7 string", "\"TOP_SECRET\"", "unexpected_token 1:1 0-12", "", ""},
 		{"H7 number", "a { 5 }", "unexpected_token 1:5 4-5", "", ""},
-		{"H8 brace on the next line", "a {\n  b\n\n  { c = 1 }\n  d = 2\n}", "", "",
-			"block a\n  attr d\n    number 2 int 2\n  block b\n    attr c\n      number 1 int 1\n"},
+		{
+			"H8 brace on the next line", "a {\n  b\n\n  { c = 1 }\n  d = 2\n}", "", "",
+			"block a\n  attr d\n    number 2 int 2\n  block b\n    attr c\n      number 1 int 1\n",
+		},
 		{"H9 block in object", "o = {\n  b { c = 1 }\n  d = 2\n}", "expected_token 2:5 10-11", "write `=`", ""},
 		{"H9 labelled block in object", "o = { b \"l\" { c = 1 } }", "expected_token 1:9 8-11", "write `=`", ""},
 		{"H10 duplicate", "x {\n  a = 1\n  b = 2\n  a = 3\n}", "duplicate_attribute 4:3 22-23", "one of the two", ""},
@@ -70,10 +74,12 @@ func TestHazards(t *testing.T) {
 		{"H11 hyphen", "strategy = round-robin\nb = 1", "unexpected_token 1:12 11-22", "in quotes", ""},
 		{"H11 host", "h = api.example.com", "unexpected_token 1:5 4-19", "in quotes", ""},
 		{"H11 hyphen in a key", "request-timeout = 1\nb = 1", "unexpected_token 1:1 0-15", "a name has", ""},
-		{"H12 exact integers", "a = 9007199254740993 b = -9223372036854775808 c = 9223372036854775808", "", "",
+		{
+			"H12 exact integers", "a = 9007199254740993 b = -9223372036854775808 c = 9223372036854775808", "", "",
 			"attr a\n  number 9007199254740993 int 9007199254740993\n" +
 				"attr b\n  number -9223372036854775808 int -9223372036854775808\n" +
-				"attr c\n  number 9223372036854775808 big 9223372036854775808\n"},
+				"attr c\n  number 9223372036854775808 big 9223372036854775808\n",
+		},
 		{"H12 out of range", "a = 1e309\nb = 1", "number_range 1:5 4-9", "", ""},
 		{"H13 list without commas", `l = [ "a" "b" ]`, "", "", "attr l\n  list\n    string \" \"a\"\n    string \" \"b\"\n"},
 		{"list with a comma too many", `l = ["a",,"b"]`, "unexpected_token 1:10 9-10", "", ""},

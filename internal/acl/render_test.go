@@ -44,34 +44,58 @@ func TestExcerpts(t *testing.T) {
 		show      bool
 		want      string
 	}{
-		{"masked", `a = "x" b = "secret"`, value("b"), false,
-			"in.acl:1:13: error[c]: m\n    1 | a = \"•\" b = \"••••••\"\n      |             ^^^^^^^^\n"},
-		{"shown", `a = "x" b = "fine"`, value("b"), true,
-			"in.acl:1:13: error[c]: m\n    1 | a = \"•\" b = \"fine\"\n      |             ^^^^^^\n"},
-		{"bareword masked", `a = secret b = other`, value("b"), false,
-			"in.acl:1:16: error[c]: m\n    1 | a = •••••• b = •••••\n      |                ^^^^^\n"},
-		{"bareword shown", `a = secret b = other`, value("b"), true,
-			"in.acl:1:16: error[c]: m\n    1 | a = •••••• b = other\n      |                ^^^^^\n"},
-		{"words of a list", `a = [one two, three] b = 1`, value("b"), true,
-			"in.acl:1:26: error[c]: m\n    1 | a = [••• •••, •••••] b = 1\n      |                          ^\n"},
-		{"call", `a = env("X", "fallback") # why`, value("a"), false,
-			"in.acl:1:5: error[c]: m\n    1 | a = env(\"•\", \"••••••••\")\n      |     ^^^^^^^^^^^^^^^^^^^^\n"},
-		{"the whole list is not shown", `a = ["x", "y"]`, value("a"), true,
-			"in.acl:1:5: error[c]: m\n    1 | a = [\"•\", \"•\"]\n      |     ^^^^^^^^^^\n"},
-		{"tabs", "a\t=\t\"s\"\tb\t=\ttrue", value("b"), false,
+		{
+			"masked", `a = "x" b = "secret"`, value("b"), false,
+			"in.acl:1:13: error[c]: m\n    1 | a = \"•\" b = \"••••••\"\n      |             ^^^^^^^^\n",
+		},
+		{
+			"shown", `a = "x" b = "fine"`, value("b"), true,
+			"in.acl:1:13: error[c]: m\n    1 | a = \"•\" b = \"fine\"\n      |             ^^^^^^\n",
+		},
+		{
+			"bareword masked", `a = secret b = other`, value("b"), false,
+			"in.acl:1:16: error[c]: m\n    1 | a = •••••• b = •••••\n      |                ^^^^^\n",
+		},
+		{
+			"bareword shown", `a = secret b = other`, value("b"), true,
+			"in.acl:1:16: error[c]: m\n    1 | a = •••••• b = other\n      |                ^^^^^\n",
+		},
+		{
+			"words of a list", `a = [one two, three] b = 1`, value("b"), true,
+			"in.acl:1:26: error[c]: m\n    1 | a = [••• •••, •••••] b = 1\n      |                          ^\n",
+		},
+		{
+			"call", `a = env("X", "fallback") # why`, value("a"), false,
+			"in.acl:1:5: error[c]: m\n    1 | a = env(\"•\", \"••••••••\")\n      |     ^^^^^^^^^^^^^^^^^^^^\n",
+		},
+		{
+			"the whole list is not shown", `a = ["x", "y"]`, value("a"), true,
+			"in.acl:1:5: error[c]: m\n    1 | a = [\"•\", \"•\"]\n      |     ^^^^^^^^^^\n",
+		},
+		{
+			"tabs", "a\t=\t\"s\"\tb\t=\ttrue", value("b"), false,
 			"in.acl:1:13: error[c]: m\n    1 | a    =    \"•\"    b    =    true\n" +
-				"      |                            ^^^^\n"},
-		{"wide characters", `名前 = true`, value("名前"), false,
-			"in.acl:1:6: error[c]: m\n    1 | 名前 = true\n      |        ^^^^\n"},
-		{"several lines", "a = [\n  1,\n]", value("a"), false,
-			"in.acl:1:5: error[c]: m\n    1 | a = [\n      |     ^\n"},
-		{"inside the string", `a = "Host(\"x\") && y"`, func(d *acl.Document) acl.Span {
-			v := d.Attr("a").Value
-			return acl.Span{File: "in.acl", Start: v.StringOffset(13), End: v.StringOffset(14)}
-		}, true,
-			"in.acl:1:21: error[c]: m\n    1 | a = \"Host(\\\"x\\\") && y\"\n      |                     ^\n"},
-		{"long line", strings.Repeat("k", 300) + ` = "s" ` + strings.Repeat("b", 200) + " = true", value(strings.Repeat("b", 200)), false,
-			"in.acl:1:511: error[c]: m\n    1 | …" + strings.Repeat("b", 93) + " = true\n      |  " + strings.Repeat(" ", 96) + "^^^^\n"},
+				"      |                            ^^^^\n",
+		},
+		{
+			"wide characters", `名前 = true`, value("名前"), false,
+			"in.acl:1:6: error[c]: m\n    1 | 名前 = true\n      |        ^^^^\n",
+		},
+		{
+			"several lines", "a = [\n  1,\n]", value("a"), false,
+			"in.acl:1:5: error[c]: m\n    1 | a = [\n      |     ^\n",
+		},
+		{
+			"inside the string", `a = "Host(\"x\") && y"`, func(d *acl.Document) acl.Span {
+				v := d.Attr("a").Value
+				return acl.Span{File: "in.acl", Start: v.StringOffset(13), End: v.StringOffset(14)}
+			}, true,
+			"in.acl:1:21: error[c]: m\n    1 | a = \"Host(\\\"x\\\") && y\"\n      |                     ^\n",
+		},
+		{
+			"long line", strings.Repeat("k", 300) + ` = "s" ` + strings.Repeat("b", 200) + " = true", value(strings.Repeat("b", 200)), false,
+			"in.acl:1:511: error[c]: m\n    1 | …" + strings.Repeat("b", 93) + " = true\n      |  " + strings.Repeat(" ", 96) + "^^^^\n",
+		},
 		{"no place", "a = 1", func(*acl.Document) acl.Span { return acl.Span{File: "in.acl"} }, false, "in.acl: error[c]: m\n"},
 		{"other file", "a = 1", func(*acl.Document) acl.Span {
 			return acl.Span{File: "other.acl", Start: acl.Pos{Line: 1, Col: 2}}

@@ -9,8 +9,10 @@ func (p *parser) parseValue() *Value {
 		v.Kind, v.Str, v.Quote = String, p.stringText(), p.tok.text[0]
 	case tokNumber:
 		if !v.setNumber(p.tok.text) {
-			p.report(&Diagnostic{Code: CodeNumberRange, Message: "the number is out of range",
-				Hint: "its magnitude must be below 1.8e308", Span: p.here()})
+			p.report(&Diagnostic{
+				Code: CodeNumberRange, Message: "the number is out of range",
+				Hint: "its magnitude must be below 1.8e308", Span: p.here(),
+			})
 		}
 	case tokTrue, tokFalse:
 		v.Kind, v.Bool = Bool, p.tok.kind == tokTrue
