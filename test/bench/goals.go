@@ -10,6 +10,8 @@ const (
 	goalEnvoy      goalKind = "envoy"      // CPU ÷ Envoy
 	goalThroughput goalKind = "throughput" // completed units ÷ nginx
 	goalP99        goalKind = "p99"        // p99 at the fixed rate ÷ nginx
+	goalFirst      goalKind = "first"      // p50 of the time to the first byte, at the fixed rate ÷ nginx
+	goalAdded      goalKind = "added"      // p50 minus nginx's, in microseconds
 	goalMemory     goalKind = "memory"     // MiB of the process under W1
 	goalIdle       goalKind = "idle"       // KiB of an idle connection
 )
@@ -54,18 +56,35 @@ func judge(w workload, rows []row) []verdict {
 	cpu(goalReference, nameReference, w.Goal.Reference)
 	cpu(goalEnvoy, nameEnvoy, w.Goal.Envoy)
 	if nginx, ok := rowOf(rows, w.ID, nameNginx); ok {
-		if have, ok := ratio(ours.Rate.Median, nginx.Rate.Median); ok && w.Goal.Throughput > 0 {
-			out = append(out, verdict{w.ID, goalThroughput, have, w.Goal.Throughput, have >= w.Goal.Throughput, ours.Noisy || nginx.Noisy})
-		}
-		if ours.Fixed != nil && nginx.Fixed != nil {
-			if have, ok := ratio(ours.Fixed.P99.Median, nginx.Fixed.P99.Median); ok {
-				out = append(out, verdict{w.ID, goalP99, have, 1, have <= 1, ours.Fixed.Noisy || nginx.Fixed.Noisy})
-			}
-		}
+		out = append(out, judgeService(w, ours, nginx)...)
 	}
 	if w.ID == "W1" && ours.PSS.Median > 0 {
 		have := mib(ours.PSS.Median)
 		out = append(out, verdict{w.ID, goalMemory, have, memoryGoalMiB, have <= memoryGoalMiB, false})
+	}
+	return out
+}
+
+// judgeService holds what a client sees against what it sees of nginx.
+func judgeService(w workload, ours, nginx row) []verdict {
+	var out []verdict
+	noisy := ours.Noisy || nginx.Noisy
+	if have, ok := ratio(ours.Rate.Median, nginx.Rate.Median); ok && w.Goal.Throughput > 0 {
+		out = append(out, verdict{w.ID, goalThroughput, have, w.Goal.Throughput, have >= w.Goal.Throughput, noisy})
+	}
+	if w.Goal.Added > 0 {
+		have := ours.P50.Median - nginx.P50.Median
+		out = append(out, verdict{w.ID, goalAdded, have, w.Goal.Added, have <= w.Goal.Added, noisy})
+	}
+	if ours.Fixed == nil || nginx.Fixed == nil {
+		return out
+	}
+	noisy = ours.Fixed.Noisy || nginx.Fixed.Noisy
+	if have, ok := ratio(ours.Fixed.P99.Median, nginx.Fixed.P99.Median); ok {
+		out = append(out, verdict{w.ID, goalP99, have, 1, have <= 1, noisy})
+	}
+	if have, ok := ratio(ours.Fixed.First50.Median, nginx.Fixed.First50.Median); ok && w.First {
+		out = append(out, verdict{w.ID, goalFirst, have, 1, have <= 1, noisy})
 	}
 	return out
 }

@@ -84,6 +84,10 @@ func (r *result) goals() string {
 	out := "## Goals of sluice\n\n" + t.String() + "\n"
 	for _, v := range r.Verdicts {
 		switch v.Goal {
+		case goalAdded:
+			out += fmt.Sprintf("Latency of a single connection (%s): p50 %+.1f µs against nginx, goal ≤ %+g: %s.\n", v.Workload, v.Have, v.Limit, passed(v.Pass))
+		case goalFirst:
+			out += fmt.Sprintf("First byte of a stream at 70 %% (%s): p50 %.2f of nginx's, goal ≤ %.2f: %s.\n", v.Workload, v.Have, v.Limit, passed(v.Pass))
 		case goalMemory:
 			out += fmt.Sprintf("Memory under W1: %s MiB, goal ≤ %g: %s.\n", number(v.Have), v.Limit, passed(v.Pass))
 		case goalIdle:
@@ -116,6 +120,9 @@ func (r *result) workload(w workload) string {
 	if w.Fixed {
 		t.head = append(t.head, "p50 ms at 70 %", "p99 ms at 70 %")
 	}
+	if w.First {
+		t.head = append(t.head, "first byte p50 at 70 %", "p99")
+	}
 	t.head = append(t.head, "PSS MiB", "others %", "errors", "")
 	nginx, measured := rowOf(r.Rows, w.ID, nameNginx)
 	var rate float64
@@ -136,12 +143,10 @@ func (r *result) workload(w workload) string {
 			against(x.Rate.Median, nginx.Rate.Median, measured), millis(x.P50.Median), millis(x.P99.Median),
 		}
 		errors, others, noisy := x.Errors, x.Others, x.Noisy
-		if w.Fixed && x.Fixed != nil {
+		cells = append(cells, w.fixedCells(x.Fixed)...)
+		if x.Fixed != nil {
 			rate = x.Fixed.Wanted
-			cells = append(cells, millis(x.Fixed.P50.Median), millis(x.Fixed.P99.Median)+overrun(*x.Fixed))
 			errors, others, noisy = errors+x.Fixed.Errors, max(others, x.Fixed.Others), noisy || x.Fixed.Noisy
-		} else if w.Fixed {
-			cells = append(cells, "–", "–")
 		}
 		t.add(append(cells, fmt.Sprintf("%.0f", mib(x.PSS.Median)), fmt.Sprintf("%.0f", 100*others), fmt.Sprint(errors), remark(noisy, x.Failed))...)
 	}
@@ -150,6 +155,27 @@ func (r *result) workload(w workload) string {
 		out += fmt.Sprintf("At 70 %% is an open loop of %.0f %ss a second.\n\n", rate, w.Unit)
 	}
 	return out
+}
+
+// fixedCells are the cells of the phase at a fixed rate, which may not have been run.
+func (w workload) fixedCells(f *fixed) []string {
+	var cells []string
+	if w.Fixed {
+		cells = []string{"–", "–"}
+	}
+	if w.First {
+		cells = append(cells, "–", "–")
+	}
+	if f == nil {
+		return cells
+	}
+	if w.Fixed {
+		cells[0], cells[1] = millis(f.P50.Median), millis(f.P99.Median)+overrun(*f)
+	}
+	if w.First {
+		cells[2], cells[3] = millis(f.First50.Median), millis(f.First99.Median)
+	}
+	return cells
 }
 
 // overrun marks a fixed rate that the proxy did not keep: its latency is then that of a queue.
@@ -212,6 +238,9 @@ func number(f float64) string {
 func millis(us float64) string {
 	if us < 0 {
 		return "–"
+	}
+	if us < 1000 {
+		return fmt.Sprintf("%.3f", us/1000)
 	}
 	if us < 10000 {
 		return fmt.Sprintf("%.2f", us/1000)

@@ -11,6 +11,8 @@ type trial struct {
 	PerSecond float64 `json:"per_second"` // completed units
 	P50       float64 `json:"p50_us"`
 	P99       float64 `json:"p99_us"`
+	First50   float64 `json:"first50_us"` // time to the first byte
+	First99   float64 `json:"first99_us"`
 	PSS       int64   `json:"pss_bytes"`
 	Others    float64 `json:"others"` // share of the machine used by others, 0 to 1
 	Errors    int64   `json:"errors"`
@@ -58,14 +60,16 @@ type row struct {
 
 // fixed is the latency at a fixed rate below saturation.
 type fixed struct {
-	Wanted float64 `json:"wanted_per_second"`
-	Rate   spread  `json:"per_second"`
-	P50    spread  `json:"p50_us"`
-	P99    spread  `json:"p99_us"`
-	Others float64 `json:"others"`
-	Errors int64   `json:"errors"`
-	Noisy  bool    `json:"noisy"`
-	Trials []trial `json:"trials"`
+	Wanted  float64 `json:"wanted_per_second"`
+	Rate    spread  `json:"per_second"`
+	P50     spread  `json:"p50_us"`
+	P99     spread  `json:"p99_us"`
+	First50 spread  `json:"first50_us"`
+	First99 spread  `json:"first99_us"`
+	Others  float64 `json:"others"`
+	Errors  int64   `json:"errors"`
+	Noisy   bool    `json:"noisy"`
+	Trials  []trial `json:"trials"`
 }
 
 func figures(trials []trial, of func(trial) float64) spread {
@@ -101,6 +105,8 @@ func (f *fixed) summarise(limit float64) {
 	f.Rate = figures(f.Trials, func(t trial) float64 { return t.PerSecond })
 	f.P50 = figures(f.Trials, func(t trial) float64 { return t.P50 })
 	f.P99 = figures(f.Trials, func(t trial) float64 { return t.P99 })
+	f.First50 = figures(f.Trials, func(t trial) float64 { return t.First50 })
+	f.First99 = figures(f.Trials, func(t trial) float64 { return t.First99 })
 	f.Others, f.Errors = disturbed(f.Trials)
 	f.Noisy = f.Others > limit
 }

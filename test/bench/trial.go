@@ -27,6 +27,8 @@ type loadResult struct {
 	PerSecond float64 `json:"per_sec"`
 	P50       float64 `json:"p50_us"`
 	P99       float64 `json:"p99_us"`
+	First50   float64 `json:"first50_us"` // time to the first byte of an answer; 0 from wrk
+	First99   float64 `json:"first99_us"`
 	Errors    int64   `json:"errors"`
 	Alive     int     `json:"alive"` // of the answer of idle connections
 }
@@ -206,7 +208,7 @@ func (p *running) trial(res loadResult, u usage) (trial, error) {
 	}
 	return trial{
 		CPUMicros: float64(u.proxy.Microseconds()) / float64(res.N), PerSecond: res.PerSecond,
-		P50: res.P50, P99: res.P99, PSS: pss, Others: u.others, Errors: res.Errors, Attempts: 1,
+		P50: res.P50, P99: res.P99, First50: res.First50, First99: res.First99, PSS: pss, Others: u.others, Errors: res.Errors, Attempts: 1,
 	}, nil
 }
 

@@ -27,6 +27,7 @@ type goal struct {
 	Reference  float64 // CPU at most this multiple of the Rust reference's
 	Envoy      float64 // CPU at most this multiple of Envoy's
 	Throughput float64 // completed units a second at least this multiple of nginx's
+	Added      float64 // p50 at most this many microseconds above nginx's
 }
 
 // workload is one row of the plan: what is asked of every proxy, and the goals for ours.
@@ -43,6 +44,8 @@ type workload struct {
 	Warm  float64 // seconds before the measured window
 	// Fixed asks for a second phase: latency in an open loop at 70 % of nginx's rate.
 	Fixed bool
+	// First asks for the time to the first byte of the answer in that phase.
+	First bool
 	Goal  goal
 }
 
@@ -69,7 +72,7 @@ var workloads = []workload{
 	},
 	{
 		ID: "W5", Title: "SSE, 32 events a stream, closed loop, 64 connections", Unit: "stream", Tool: toolClosed,
-		Path: "/sse", Conns: 64, Body: sseBytes, Warm: 0.3, Fixed: true,
+		Path: "/sse", Conns: 64, Body: sseBytes, Warm: 0.3, Fixed: true, First: true,
 		Goal: goal{Must: 1.25, Reach: 0.95, Reference: 0.60, Envoy: 1.00, Throughput: 1},
 	},
 	{
@@ -91,6 +94,11 @@ var workloads = []workload{
 		ID: "W10", Title: "low rate: 4000 requests a second over 16 connections", Unit: "request", Tool: toolRate,
 		Path: "/", Conns: 16, Body: 42, Rate: 4000, Warm: 0.3,
 		Goal: goal{Must: 1.00, Reach: 0.90, Reference: 0.60, Envoy: 0.40},
+	},
+	{
+		ID: "L1", Title: "latency: GET over a single connection", Unit: "request", Tool: toolClosed,
+		Path: "/", Conns: 1, Body: 42, Warm: 0.3,
+		Goal: goal{Added: 10},
 	},
 }
 
