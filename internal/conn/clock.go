@@ -19,6 +19,7 @@ const (
 	CauseDeadline       // the deadline passed
 	CauseDeparted       // the client went away
 	CauseDrain          // the drain deadline passed
+	CauseUpload         // the request body failed
 )
 
 // Alarm interrupts what one goroutine waits on, when a coarse deadline passes or when it is rung. It costs an owner

@@ -158,6 +158,8 @@ type Exchange struct {
 	Guard *conn.Alarm
 	// Conn describes the connection that the request came on.
 	Conn *conn.Info
+	// Trusted is set when the peer is a proxy whose forwarding fields are believed.
+	Trusted bool
 	// Watch is told of the first response body byte; nil: nobody. It belongs to what measures the exchange.
 	Watch Watcher
 
@@ -187,7 +189,7 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.Request.Trailers.Reset(nil)
 	x.Request.Normal, x.Request.Rewritten = nil, false
 	x.hooks, x.filters, x.Watch = x.hooks[:0], x.filters[:0], nil
-	x.headSent, x.ended, x.expectFwd = false, false, false
+	x.headSent, x.ended, x.expectFwd, x.Trusted = false, false, false, false
 	x.departed.Store(false)
 	x.gone, x.cancel, x.ctx = nil, nil, nil
 	x.Record.begin(now)

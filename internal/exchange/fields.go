@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"bytes"
 	"iter"
 )
 
@@ -36,13 +37,15 @@ const (
 	FieldContentType
 	FieldAuthorization
 	FieldCookie
+	// FieldUnderscored is a forwarding field spelled with underscores, which CGI-like backends take for the real one.
+	FieldUnderscored
 )
 
 // hop lists the fields that belong to one connection only (RFC 9110 §7.6.1, and the customary ones).
 var hop = [...]bool{
 	FieldConnection: true, FieldTransferEncoding: true, FieldTE: true, FieldTrailer: true, FieldUpgrade: true,
 	FieldKeepAlive: true, FieldProxyConnection: true, FieldProxyAuthenticate: true, FieldProxyAuthorization: true,
-	FieldHTTP2Settings: true, FieldCookie: false,
+	FieldHTTP2Settings: true, FieldUnderscored: false,
 }
 
 // HopByHop reports whether the field is never forwarded.
@@ -114,7 +117,26 @@ func KnownField(name []byte) FieldID {
 			return k.id
 		}
 	}
+	if bytes.IndexByte(name, '_') >= 0 && underscored(name) {
+		return FieldUnderscored
+	}
 	return FieldOther
+}
+
+// underscored reports whether name is a forwarding field once its underscores are read as hyphens.
+func underscored(name []byte) bool {
+	var b [len(knownByLen)]byte
+	for i, c := range name {
+		if c == '_' {
+			c = '-'
+		}
+		b[i] = c
+	}
+	switch KnownField(b[:len(name)]) {
+	case FieldXForwardedFor, FieldXForwardedHost, FieldXForwardedProto, FieldXForwardedPort, FieldXRealIP:
+		return true
+	}
+	return false
 }
 
 // EqualFold compares b with an all-lower-case ASCII string, ignoring the case of ASCII letters in b.

@@ -18,16 +18,17 @@ type requestBody struct {
 	dec     chunked
 	bufp    *[]byte
 	br, bw  int // bytes read beyond the connection's own buffer
-	done    bool
+	done    atomic.Bool
 	err     error
-	begun   bool // somebody has asked for the body
+	begun   atomic.Bool // somebody reads the body, maybe another goroutine: only done may be looked at
 	stop    atomic.Bool
 }
 
 // begin prepares for the body that the head announces.
 func (b *requestBody) begin(h *head) {
-	b.chunked, b.rest, b.err, b.begun = h.chunked, max(h.length, 0), nil, false
-	b.done = !h.chunked && b.rest == 0
+	b.chunked, b.rest, b.err = h.chunked, max(h.length, 0), nil
+	b.begun.Store(false)
+	b.done.Store(!h.chunked && b.rest == 0)
 	b.br, b.bw = 0, 0
 	b.stop.Store(false)
 	if h.chunked {
@@ -54,7 +55,7 @@ var errBodyStopped = errors.New("request body no longer wanted")
 
 // Buffered returns the body if all of it came with the head.
 func (c *serverConn) Buffered() ([]byte, bool) {
-	if c.body.chunked || c.body.begun {
+	if c.body.chunked || c.body.begun.Load() {
 		return nil, false
 	}
 	have := c.in[c.r:c.w]
@@ -70,11 +71,10 @@ func (c *serverConn) ReadBody() ([]byte, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	if b.done {
+	if b.done.Load() {
 		return nil, io.EOF
 	}
-	if !b.begun {
-		b.begun = true
+	if !b.begun.Swap(true) {
 		if c.x.Request.Expect && !c.x.ExpectForwarded() {
 			if err := c.Interim(100, nil); err != nil {
 				return nil, c.bodyFailed(err)
@@ -87,7 +87,7 @@ func (c *serverConn) ReadBody() ([]byte, error) {
 		} else if ok {
 			c.x.Record.BytesIn += int64(len(p))
 			return p, nil
-		} else if b.done {
+		} else if b.done.Load() {
 			return nil, io.EOF
 		}
 		if err := c.fillBody(); err != nil {
@@ -108,11 +108,13 @@ func (c *serverConn) takeBody() (p []byte, ok bool, err error) {
 	}
 	used := 0
 	if b.chunked {
-		if used, p, b.done, err = b.dec.next(src); err != nil {
+		var done bool
+		if used, p, done, err = b.dec.next(src); err != nil {
 			return nil, false, err
 		}
-		if b.done {
+		if done {
 			err = b.dec.trailers(&c.x.Request.Trailers)
+			b.done.Store(err == nil)
 		}
 	} else {
 		used = int(min(int64(len(src)), b.rest))
@@ -128,9 +130,9 @@ func (c *serverConn) takeBody() (p []byte, ok bool, err error) {
 		return nil, false, err
 	}
 	if !b.chunked && b.rest == 0 {
-		b.done = true
+		b.done.Store(true)
 	}
-	if len(p) == 0 && !b.done {
+	if len(p) == 0 && !b.done.Load() {
 		return c.takeBody()
 	}
 	return p, len(p) > 0, nil
@@ -202,7 +204,7 @@ func (c *serverConn) discardable() bool {
 
 // discardBody reads the rest of the body away; false when the connection is of no use any more.
 func (c *serverConn) discardBody() bool {
-	for !c.body.done {
+	for !c.body.done.Load() {
 		if !c.discardable() {
 			return false
 		}

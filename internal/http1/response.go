@@ -110,7 +110,7 @@ func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte 
 		out = strconv.AppendInt(out, length, 10)
 		out = append(out, "\r\n"...)
 	}
-	if !c.body.done && last && !c.discardable() {
+	if last && !c.body.done.Load() && (c.body.begun.Load() || !c.discardable()) {
 		r.close = true // an early answer to an upload that nobody will read
 	}
 	r.close = r.close || x.Response.Close || c.srv.drain.Load() != serving

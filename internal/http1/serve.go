@@ -140,7 +140,7 @@ func (c *serverConn) finish() bool {
 	if c.aborted {
 		return false
 	}
-	if !c.body.done {
+	if !c.body.done.Load() {
 		if c.resp.close || !c.discardable() {
 			c.linger = true
 			return false
@@ -165,6 +165,9 @@ func (c *serverConn) ready() bool {
 		c.w += left
 	}
 	c.body.free()
+	if c.body.stop.Load() {
+		_ = c.c.SetReadDeadline(time.Time{})
+	}
 	c.head.reset()
 	if c.outp != nil {
 		outPool.Put(c.outp)
@@ -186,7 +189,8 @@ func (c *serverConn) refuseHead(err *exchange.Error) {
 	r.Protocol, r.Method, r.Target, r.Path, r.Query, r.Host = exchange.HTTP11, nil, nil, nil, nil, nil
 	r.Expect, r.Upgrade, r.ContentLength = false, nil, 0
 	r.Fields.Reset(nil)
-	c.body.done, c.body.chunked, c.body.rest, c.body.err = true, false, 0, nil
+	c.body.chunked, c.body.rest, c.body.err = false, 0, nil
+	c.body.done.Store(true)
 	c.resp = response{close: true}
 	x.Begin(c, &c.guard, c.c.Info(), time.Now())
 	c.seq.Add(1)
