@@ -17,21 +17,32 @@ func startBackend(t *testing.T) (*bench, int) {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc here: the load tools cannot be built")
 	}
+	b := &bench{cache: t.TempDir(), seconds: 0.3, processors: 1}
+	var err error
+	if b.kit, err = buildTools(t.Context(), b.cache); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // another process may take the port before the upstream does
+		b.basePort = freePort(t)
+		if err = b.startUpstream(t.Context()); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.upstream.finish)
+	return b, b.basePort
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	b := &bench{cache: t.TempDir(), basePort: port, seconds: 0.3, processors: 1}
-	if b.kit, err = buildTools(t.Context(), b.cache); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.startUpstream(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.upstream.finish)
-	return b, port
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 func TestLoadTools(t *testing.T) {
