@@ -67,7 +67,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	if t, ok := a.(*net.TCPAddr); ok {
-		return t.AddrPort()
+		ap := t.AddrPort() // IPv4 clients of a dual-stack socket are IPv4 clients
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 	}
 	ap, _ := netip.ParseAddrPort(a.String())
 	return ap

@@ -1,0 +1,139 @@
+package entrypoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// address is a listening address, taken apart.
+type address struct {
+	text string     // as configured
+	key  string     // equal keys are the same socket
+	path string     // unix socket; "" an IP address
+	host string     // a name to resolve; "" none
+	ip   netip.Addr // invalid: every address of both families, or a name
+	port uint16     // 0: the system chooses
+}
+
+// resolveTimeout bounds the look-up of a name at bind.
+const resolveTimeout = 5 * time.Second
+
+// parseAddress takes an address apart. The name of the entrypoint tells apart sockets whose port the system chooses.
+func parseAddress(text, entrypoint string) (address, error) {
+	a := address{text: text}
+	if path, ok := strings.CutPrefix(text, "unix:"); ok {
+		if path == "" {
+			return a, errors.New("unix: needs a path")
+		}
+		a.path, a.key = path, "unix:"+path
+		return a, nil
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return a, errors.New("is not host:port or unix:/path")
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return a, fmt.Errorf("port %q is not a number up to 65535", port)
+	}
+	a.port = uint16(n)
+	if host != "" {
+		if a.ip, err = netip.ParseAddr(host); err != nil {
+			a.host = strings.ToLower(host)
+		} else {
+			a.ip = a.ip.Unmap()
+			host = a.ip.String()
+		}
+	}
+	a.key = net.JoinHostPort(strings.ToLower(host), strconv.Itoa(int(a.port)))
+	if a.port == 0 {
+		a.key += "/" + entrypoint
+	}
+	return a, nil
+}
+
+// resolve replaces a name by its address.
+func (a *address) resolve(ctx context.Context) error {
+	if a.host == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", a.host)
+	if err != nil {
+		return fmt.Errorf("resolving %s: %w", a.host, err)
+	}
+	for _, ip := range ips {
+		if ip = ip.Unmap(); ip.Is4() {
+			a.ip = ip
+			return nil
+		}
+		if !a.ip.IsValid() {
+			a.ip = ip
+		}
+	}
+	if !a.ip.IsValid() {
+		return fmt.Errorf("resolving %s: no address", a.host)
+	}
+	return nil
+}
+
+// network and literal are what the standard library's Listen takes for a resolved address.
+func (a *address) network() string {
+	switch {
+	case a.path != "":
+		return "unix"
+	case !a.ip.IsValid():
+		return "tcp"
+	case a.ip.Is4():
+		return "tcp4"
+	default:
+		return "tcp6"
+	}
+}
+
+func (a *address) literal() string {
+	if a.path != "" {
+		return a.path
+	}
+	host := ""
+	if a.ip.IsValid() {
+		host = a.ip.String()
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(a.port)))
+}
+
+// overlaps reports whether the kernel would refuse to bind a while the socket bound to other exists, although the two
+// are written differently.
+func (a *address) overlaps(other net.Addr) bool {
+	t, ok := other.(*net.TCPAddr)
+	if !ok || a.path != "" || a.port == 0 || int(a.port) != t.Port {
+		return false
+	}
+	o := t.AddrPort().Addr().Unmap()
+	return !a.ip.IsValid() || a.ip.IsUnspecified() || o.IsUnspecified() || a.ip == o
+}
+
+// is reports whether bound is what binding the resolved address a would give.
+func (a *address) is(bound net.Addr) bool {
+	switch b := bound.(type) {
+	case *net.UnixAddr:
+		return a.path != "" && a.path == b.Name
+	case *net.TCPAddr:
+		ip := b.AddrPort().Addr().Unmap()
+		if a.path != "" || a.port != 0 && int(a.port) != b.Port {
+			return false
+		}
+		if !a.ip.IsValid() {
+			return ip.IsUnspecified()
+		}
+		return a.ip == ip
+	}
+	return false
+}

@@ -1,0 +1,75 @@
+package entrypoint
+
+import (
+	"log/slog"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
+)
+
+// binding is a name on a socket. It lives as long as both go together in the configuration, and then until its last
+// connection has ended.
+type binding struct {
+	set    *Set
+	log    *slog.Logger
+	name   string
+	sock   *socket
+	counts *counts
+	opts   atomic.Pointer[Options]
+	live   drain.Tracker // what may be told to end
+	conns  drain.Count   // connections, from accept to the end of their goroutine
+
+	retired atomic.Bool
+	timer   *time.Timer // forces the connections; set once retired
+}
+
+// admit counts a new connection, or returns nil when there are too many.
+func (b *binding) admit() *Options {
+	o := b.opts.Load()
+	if b.counts.open.Add(1) > o.maxConnections() {
+		b.counts.open.Add(-1)
+		b.counts.refused.Add(1)
+		return nil
+	}
+	b.counts.accepted.Add(1)
+	b.conns.Add()
+	return o
+}
+
+// leave undoes admit.
+func (b *binding) leave() {
+	b.counts.open.Add(-1)
+	if b.conns.Done() == 0 && b.retired.Load() {
+		b.set.forget(b)
+	}
+}
+
+// serve is a connection's goroutine. Servers close what they serve; closing again covers every other way out.
+func (b *binding) serve(c conn.Conn, o *Options) {
+	defer b.leave()
+	defer func() { _ = c.Close() }()
+	defer b.recover(c)
+	if o.TLS == nil {
+		o.HTTP(c, &b.live)
+		return
+	}
+	s := b.secure(c, o)
+	switch {
+	case s == nil:
+	case s.info.TLS.NegotiatedProtocol == "h2" && o.H2 != nil:
+		o.H2(s, &b.live)
+	default:
+		o.HTTP(s, &b.live)
+	}
+}
+
+// recover keeps a programming error in the service of one connection from ending all others.
+func (b *binding) recover(c conn.Conn) {
+	if r := recover(); r != nil {
+		b.counts.panicked.Add(1)
+		b.log.Error("connection ended by a panic", "entrypoint", b.name, "peer", c.Info().Remote, "panic", r, "stack", string(debug.Stack()))
+	}
+}

@@ -1,0 +1,4 @@
+package entrypoint
+
+// SetAccept replaces the system call that takes connections.
+func (s *Set) SetAccept(f rawAccept) { s.acceptRaw = f }

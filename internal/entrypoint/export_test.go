@@ -1,0 +1,10 @@
+package entrypoint
+
+// ParseAddress gives the key and what would be bound.
+func ParseAddress(text string) (key, network, literal string, err error) {
+	a, err := parseAddress(text, "e")
+	if err != nil {
+		return "", "", "", err
+	}
+	return a.key, a.network(), a.literal(), nil
+}

@@ -1,0 +1,177 @@
+package entrypoint
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+)
+
+// Inherited holds listening sockets that another process has passed on: the service manager, or the process that this
+// one replaces. Descriptors and their names follow systemd's convention (sd_listen_fds(3)). A nil Inherited is empty.
+type Inherited struct {
+	log *slog.Logger
+
+	mu    sync.Mutex // guards socks
+	socks []inheritedSocket
+}
+
+// inheritedSocket is one descriptor; its file has its own copy, so that closing either does not touch the other.
+type inheritedSocket struct {
+	name  string
+	file  *os.File
+	bound net.Addr
+}
+
+// unnamed are names that carry no meaning; such sockets are matched by their address.
+var unnamed = []string{"", "unknown", "stored", "connection"}
+
+// Inherit takes over descriptors. Names beyond their number, or missing ones, are unnamed. What is not a listening
+// stream socket is closed with a warning.
+func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	h := &Inherited{log: log}
+	for i, fd := range fds {
+		name := ""
+		if i < len(names) {
+			name = names[i]
+		}
+		f, bound, err := inheritFD(fd)
+		if err != nil {
+			log.Warn("an inherited descriptor is not used", "name", name, "descriptor", fd, "error", err)
+			continue
+		}
+		h.socks = append(h.socks, inheritedSocket{name, f, bound})
+	}
+	return h
+}
+
+func anonymous(name string) bool {
+	for _, n := range unnamed {
+		if name == n {
+			return true
+		}
+	}
+	return strings.HasSuffix(name, ".socket") // what systemd gives when the unit sets no name
+}
+
+// pick removes and returns the sockets for an entrypoint: those of its name, else unnamed ones of its address. A
+// socket of its name on another address is an error: binding the right one would leave clients in the wrong queue.
+func (h *Inherited) pick(name string, a *address) ([]inheritedSocket, error) {
+	if h == nil {
+		return nil, nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var mine, rest []inheritedSocket
+	named := false
+	for _, s := range h.socks {
+		named = named || s.name == name
+	}
+	var bound net.Addr
+	for _, s := range h.socks {
+		switch {
+		case named && s.name == name && !a.is(s.bound):
+			return nil, fmt.Errorf("the inherited socket of that name is bound to %s", s.bound)
+		case named && s.name == name, !named && anonymous(s.name) && a.is(s.bound):
+			if bound != nil && bound.String() != s.bound.String() {
+				if named {
+					return nil, fmt.Errorf("inherited sockets of that name are bound to both %s and %s", bound, s.bound)
+				}
+				rest = append(rest, s)
+				continue
+			}
+			bound = s.bound
+			mine = append(mine, s)
+		default:
+			rest = append(rest, s)
+		}
+	}
+	h.socks = rest
+	return mine, nil
+}
+
+// take gives sock the inherited sockets of that entrypoint, if there are any.
+func (h *Inherited) take(sock *socket, name string, accept rawAccept) (bool, error) {
+	mine, err := h.pick(name, &sock.addr)
+	if err != nil || len(mine) == 0 {
+		return false, err
+	}
+	sock.inherited = true
+	return true, sock.adoptFiles(mine, accept)
+}
+
+// Listener gives an inherited socket to a part that accepts by itself, such as management. Nil without an error is
+// none. Of several with that name it takes the first; the others stay until Close.
+func (h *Inherited) Listener(name, addr string) (net.Listener, error) {
+	a, err := parseAddress(addr, name)
+	if err != nil {
+		return nil, err
+	}
+	mine, err := h.pick(name, &a)
+	if err != nil || len(mine) == 0 {
+		return nil, err
+	}
+	defer func() {
+		for _, s := range mine {
+			_ = s.file.Close()
+		}
+	}()
+	return net.FileListener(mine[0].file)
+}
+
+// Close closes what nothing has taken, with a warning each.
+func (h *Inherited) Close() error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for _, s := range h.socks {
+		h.log.Warn("an inherited socket is not used", "name", s.name, "address", s.bound.String())
+		errs = append(errs, s.file.Close())
+	}
+	h.socks = nil
+	return errors.Join(errs...)
+}
+
+// Files returns a copy of every listening socket with the name of its entrypoint, which repeats for the sockets of
+// one address. They are for a process that replaces this one; the caller closes them. Names that the convention
+// cannot carry are given as "unknown", and are then found by address.
+func (s *Set) Files() (names []string, files []*os.File, err error) {
+	s.mu.Lock()
+	table := s.table
+	s.mu.Unlock()
+	for name, b := range table {
+		for _, a := range b.sock.acceptors {
+			f, ferr := a.file()
+			if ferr != nil {
+				for _, f := range files {
+					_ = f.Close()
+				}
+				return nil, nil, fmt.Errorf("entrypoint %s: copying its socket: %w", name, ferr)
+			}
+			names, files = append(names, descriptorName(name)), append(files, f)
+		}
+	}
+	return names, files, nil
+}
+
+// descriptorName is the name as LISTEN_FDNAMES can carry it.
+func descriptorName(name string) string {
+	if len(name) > 255 || anonymous(name) {
+		return "unknown"
+	}
+	for i := range len(name) {
+		if c := name[i]; c == ':' || c < ' ' || c > '~' {
+			return "unknown"
+		}
+	}
+	return name
+}

@@ -1,0 +1,76 @@
+package entrypoint
+
+import (
+	"errors"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// inheritFD checks a descriptor and takes it over.
+func inheritFD(fd int) (*os.File, net.Addr, error) {
+	unix.CloseOnExec(fd)
+	bound, err := listening(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fd), "inherited"), bound, nil
+}
+
+func listening(fd int) (net.Addr, error) {
+	if v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil {
+		return nil, os.NewSyscallError("getsockopt", err)
+	} else if v == 0 {
+		return nil, errors.New("not a listening socket")
+	}
+	if v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || v != unix.SOCK_STREAM {
+		return nil, errors.New("not a stream socket")
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockname", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return netAddr(sa), nil
+}
+
+// adoptFiles makes inherited sockets the acceptors of s. It owns the files, also when it fails.
+func (s *socket) adoptFiles(socks []inheritedSocket, accept rawAccept) error {
+	var fds []int
+	var err error
+	for _, in := range socks {
+		if err == nil {
+			var fd int
+			fd, err = dup(in.file)
+			if err == nil {
+				fds = append(fds, fd)
+				if _, ok := in.bound.(*net.TCPAddr); ok {
+					err = setInherited(fd) // the service manager may not have
+				}
+			}
+		}
+		_ = in.file.Close()
+	}
+	if err != nil {
+		closeAll(fds)
+		return err
+	}
+	return s.adopt(fds, accept)
+}
+
+// dup copies the descriptor of f, which stays in its mode.
+func dup(f *os.File) (fd int, err error) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	cerr := rc.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	if cerr != nil {
+		return -1, cerr
+	}
+	return fd, os.NewSyscallError("dup", err)
+}

@@ -1,0 +1,5 @@
+package entrypoint_test
+
+const successorEnv = "X"
+
+func successor() int { return 0 }

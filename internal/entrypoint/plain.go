@@ -1,0 +1,100 @@
+package entrypoint
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// keepAlive is what the raw path sets on its listening sockets.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
+
+// plainAcceptor takes connections from an ordinary listener: on other systems, and from in-memory networks.
+type plainAcceptor struct {
+	ln    net.Listener
+	pause backoff
+}
+
+// bindPlain gives s one acceptor that listen makes.
+func (s *socket) bindPlain(ctx context.Context, listen func(ctx context.Context, network, address string) (net.Listener, error)) error {
+	ln, err := listen(ctx, s.addr.network(), s.addr.literal())
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) { // its text repeats the address
+			err = op.Err
+		}
+		return err
+	}
+	s.bound = ln.Addr()
+	s.acceptors = []acceptor{&plainAcceptor{ln: ln}}
+	return nil
+}
+
+func (a *plainAcceptor) run(s *socket) {
+	var last *binding // gets a connection that comes while the socket is being closed
+	for {
+		b := s.await()
+		if b == nil {
+			return
+		}
+		last = b
+		c, err := a.ln.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
+				return
+			}
+			a.pause.wait(s, b, err)
+			continue
+		}
+		a.pause.ok(s, b)
+		if b = s.owner.Load(); b == nil { // accepted while paused
+			b = s.await()
+		}
+		if b == nil {
+			b = last
+		}
+		b.start(c)
+	}
+}
+
+// start serves a connection of the net package.
+func (b *binding) start(c net.Conn) {
+	o := b.admit()
+	if o == nil {
+		_ = c.Close()
+		return
+	}
+	go b.serve(conn.NewPlain(c, conn.Info{Entrypoint: b.name}), o)
+}
+
+// sweepTime is how long a listener of the net package is given to hand out what waits in its queue: it cannot be asked
+// without waiting.
+const sweepTime = 5 * time.Millisecond
+
+func (a *plainAcceptor) sweep(_ *socket, b *binding) {
+	d, ok := a.ln.(interface{ SetDeadline(t time.Time) error })
+	if !ok || d.SetDeadline(time.Now().Add(sweepTime)) != nil {
+		return
+	}
+	for range DefaultMaxConnections {
+		c, err := a.ln.Accept()
+		if err != nil {
+			return
+		}
+		b.start(c)
+	}
+}
+
+func (a *plainAcceptor) file() (*os.File, error) {
+	f, ok := a.ln.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, errors.New("the listener has no descriptor")
+	}
+	return f.File()
+}
+
+func (a *plainAcceptor) Close() error { return a.ln.Close() }

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package entrypoint
+
+import (
+	"context"
+	"net"
+)
+
+// rawAccept is of no use where connections come from the net package.
+type rawAccept func()
+
+// bindKernel binds through the net package.
+func bindKernel(s *socket, _ int, _ bool, _ rawAccept) error {
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
+	return s.bindPlain(context.Background(), lc.Listen)
+}

@@ -1,0 +1,172 @@
+package entrypoint
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
+)
+
+// wire is the connection below TLS. It knows whether the client has sent anything.
+type wire struct {
+	conn.Conn
+	heard atomic.Bool
+}
+
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if n > 0 && !w.heard.Load() {
+		w.heard.Store(true)
+	}
+	return n, err
+}
+
+// handshake is a connection's place in the drain until its server takes over.
+type handshake struct {
+	ticket drain.Ticket
+	wire   *wire
+}
+
+// Drain ends a connection that has sent nothing. The others get through: the server then hears of the drain.
+func (h *handshake) Drain(mode drain.Mode) {
+	if mode != drain.Prompt || h.wire.heard.Load() {
+		return
+	}
+	if q, ok := h.wire.Conn.(interface{ Quiet() bool }); ok && !q.Quiet() {
+		return
+	}
+	_ = h.wire.Close()
+}
+
+// Force ends the connection.
+func (h *handshake) Force() { _ = h.wire.Close() }
+
+// secured is a connection inside TLS. Waiting is interrupted, and departure seen, on the connection below.
+type secured struct {
+	*tls.Conn
+	wire *wire
+	info conn.Info
+}
+
+// Info describes the connection, TLS state included.
+func (s *secured) Info() *conn.Info { return &s.info }
+
+// CloseWrite sends close_notify, then FIN for peers that wait for it.
+func (s *secured) CloseWrite() error {
+	if err := s.Conn.CloseWrite(); err != nil {
+		return err
+	}
+	if w, ok := s.wire.Conn.(conn.CloseWriter); ok {
+		return w.CloseWrite()
+	}
+	return nil
+}
+
+// Interrupt makes pending and later reads and writes fail with os.ErrDeadlineExceeded. Reading can go on after the
+// deadline has been reset; writing cannot, since a record may have been sent in part.
+func (s *secured) Interrupt() {
+	if i, ok := s.wire.Conn.(conn.Interrupter); ok {
+		i.Interrupt()
+		return
+	}
+	_ = s.wire.SetDeadline(time.Unix(1, 0))
+}
+
+// PeerGone reports whether the client has closed or reset the connection below.
+func (s *secured) PeerGone() bool {
+	p, ok := s.wire.Conn.(conn.Prober)
+	return ok && p.PeerGone()
+}
+
+// FD is the descriptor of the connection below, for probes; -1 it has none.
+func (s *secured) FD() int {
+	if d, ok := s.wire.Conn.(interface{ FD() int }); ok {
+		return d.FD()
+	}
+	return -1
+}
+
+// Abort closes with a reset and without close_notify, so that the client cannot take what it has for the whole.
+func (s *secured) Abort() error {
+	if a, ok := s.wire.Conn.(interface{ Abort() error }); ok {
+		return a.Abort()
+	}
+	return s.wire.Close()
+}
+
+// secure does the handshake. It returns nil when there is none, and the connection is to be closed.
+func (b *binding) secure(c conn.Conn, o *Options) *secured {
+	cfg := o.TLS()
+	if cfg == nil {
+		b.handshakeFailed(c, errors.New("no certificate"))
+		return nil
+	}
+	h := &handshake{wire: &wire{Conn: c}}
+	b.live.Enter(&h.ticket, h)
+	defer h.ticket.Leave()
+	_ = c.SetDeadline(time.Now().Add(o.handshakeTimeout()))
+	t := tls.Server(h.wire, cfg)
+	if err := t.Handshake(); err != nil {
+		b.handshakeFailed(c, err)
+		var record tls.RecordHeaderError
+		if errors.As(err, &record) && record.Conn != nil && looksLikeHTTP(record.RecordHeader) {
+			answerClearText(c)
+		}
+		return nil
+	}
+	if c.SetDeadline(time.Time{}) != nil {
+		return nil // closed meanwhile
+	}
+	state := t.ConnectionState()
+	s := &secured{Conn: t, wire: h.wire, info: *c.Info()}
+	s.info.TLS = &state
+	return s
+}
+
+func (b *binding) handshakeFailed(c conn.Conn, err error) {
+	b.counts.handshakes.Add(1)
+	if b.log.Enabled(context.Background(), slog.LevelDebug) {
+		b.log.Debug("tls handshake", "entrypoint", b.name, "peer", c.Info().Remote, "error", err)
+	}
+}
+
+// looksLikeHTTP reports whether what came instead of a TLS record begins like a request line.
+func looksLikeHTTP(head [5]byte) bool {
+	for _, c := range head[:3] {
+		if c < 'A' || c > 'Z' {
+			return false
+		}
+	}
+	return true
+}
+
+const clearTextAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 53\r\nConnection: close\r\n\r\n" +
+	"an HTTP request was sent to a port that expects TLS.\n"
+
+// Bounds of the wait for a client that still sends what nobody reads: closing at once would reset the connection, and
+// the answer would be lost.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 64 << 10
+)
+
+func answerClearText(c conn.Conn) {
+	if c.SetDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	if _, err := io.WriteString(c, clearTextAnswer); err != nil {
+		return
+	}
+	if w, ok := c.(conn.CloseWriter); ok && w.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, c, lingerBytes)
+	}
+}
+
+var _ net.Conn = (*secured)(nil)
