@@ -280,6 +280,9 @@ func (c *ClientConn) Done() bool {
 	return c.done && c.ends == endsNone || c.ends == endsLength && c.rest == 0
 }
 
+// Buffered reports whether body bytes came with the head.
+func (c *ClientConn) Buffered() bool { return c.r < c.w }
+
 // Chunked reports whether the body comes in chunks.
 func (c *ClientConn) Chunked() bool { return c.ends == endsChunked }
 

@@ -63,8 +63,13 @@ func NewPool(cfg PoolConfig, clock *conn.Clock) *Pool {
 	return p
 }
 
+// Dialing bounds a dial; it is asked only if one is needed.
+type Dialing interface {
+	DialContext() (context.Context, context.CancelFunc)
+}
+
 // Get returns a connection: the one used last that is still good, or a new one. fresh insists on a new one.
-func (p *Pool) Get(ctx func() context.Context, now time.Time, fresh bool) (*ClientConn, error) {
+func (p *Pool) Get(d Dialing, now time.Time, fresh bool) (*ClientConn, error) {
 	if !fresh {
 		if c := p.reuse(now); c != nil {
 			return c, nil
@@ -81,7 +86,9 @@ func (p *Pool) Get(ctx func() context.Context, now time.Time, fresh bool) (*Clie
 	}
 	p.open++
 	p.mu.Unlock()
-	c, err := p.dial(ctx())
+	ctx, cancel := d.DialContext()
+	defer cancel()
+	c, err := p.dial(ctx)
 	if err != nil {
 		p.forget()
 		return nil, err

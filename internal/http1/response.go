@@ -113,7 +113,7 @@ func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte 
 	if last && !c.body.done.Load() && (c.body.begun.Load() || !c.discardable()) {
 		r.close = true // an early answer to an upload that nobody will read
 	}
-	r.close = r.close || x.Response.Close || c.srv.drain.Load() != serving
+	r.close = r.close || x.Response.Close || c.ending.Load() != serving
 	switch {
 	case r.close:
 		out = append(out, "Connection: close\r\n"...)

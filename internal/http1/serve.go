@@ -175,7 +175,7 @@ func (c *serverConn) ready() bool {
 	}
 	c.x.Request.Fields.Reset(nil)
 	c.wait.Arm(interrupter(c.c), c.set.KeepAliveTimeout)
-	if c.srv.drain.Load() == draining && c.w == c.r {
+	if c.ending.Load() == promptly && c.w == c.r {
 		return false
 	}
 	return true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -27,82 +28,18 @@ type Server struct {
 	settings atomic.Pointer[Settings]
 	clock    *conn.Clock
 	// H2 takes a connection that begins with the HTTP/2 preface, of which prefix has been read; nil refuses it.
-	h2 func(c conn.Conn, prefix []byte)
-
-	mu    sync.Mutex // guards conns and its links
-	conns serverConn // head of a ring
-	open  int
-	drain atomic.Uint32
+	h2 func(c conn.Conn, prefix []byte, live *drain.Tracker)
 }
 
 // NewServer makes a server. h2 takes over clear-text connections that turn out to speak HTTP/2; nil refuses them.
-func NewServer(s *Settings, clock *conn.Clock, h2 func(c conn.Conn, prefix []byte)) *Server {
+func NewServer(s *Settings, clock *conn.Clock, h2 func(c conn.Conn, prefix []byte, live *drain.Tracker)) *Server {
 	srv := &Server{clock: clock, h2: h2}
-	srv.conns.prev, srv.conns.next = &srv.conns, &srv.conns
 	srv.settings.Store(s)
 	return srv
 }
 
 // Update replaces the settings: the next request of every connection uses them.
 func (s *Server) Update(n *Settings) { s.settings.Store(n) }
-
-// Drain modes.
-const (
-	serving    = iota
-	draining   // finish the exchange under way, close idle connections now
-	superseded // serve one more request on each connection, with Connection: close
-)
-
-// Drain ends keep-alive: connections close after the exchange under way, idle ones at once.
-func (s *Server) Drain() { s.setDrain(draining) }
-
-// Supersede is the gentle form for a binary upgrade: each open connection's next request is still served, with
-// Connection: close, and idle ones stay until Drain or Force.
-func (s *Server) Supersede() { s.setDrain(superseded) }
-
-func (s *Server) setDrain(mode uint32) {
-	s.drain.Store(mode)
-	if mode != draining {
-		return
-	}
-	s.each((*serverConn).drainIdle)
-}
-
-// Force ends every connection now; exchanges under way are aborted.
-func (s *Server) Force() {
-	s.drain.Store(draining)
-	s.each((*serverConn).force)
-}
-
-func (s *Server) each(f func(*serverConn)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := s.conns.next; c != &s.conns; c = c.next {
-		f(c)
-	}
-}
-
-// Open is the number of connections.
-func (s *Server) Open() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open
-}
-
-func (s *Server) track(c *serverConn) {
-	s.mu.Lock()
-	c.prev, c.next = s.conns.prev, &s.conns
-	c.prev.next, c.next.prev = c, c
-	s.open++
-	s.mu.Unlock()
-}
-
-func (s *Server) untrack(c *serverConn) {
-	s.mu.Lock()
-	c.prev.next, c.next.prev = c.next, c.prev
-	s.open--
-	s.mu.Unlock()
-}
 
 // Buffers. An idle connection holds none.
 const (

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 )
@@ -41,13 +41,14 @@ var modes = []mode{
 }
 
 // testServer serves h on a loopback port and is stopped with the test.
-func testServer(t *testing.T, m mode, h exchange.HandlerFunc) (addr string, srv *http1.Server) {
+func testServer(t *testing.T, m mode, h exchange.HandlerFunc) (addr string, live *drain.Tracker) {
 	t.Helper()
 	clock := conn.NewClock()
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { _ = clock.Run(ctx); close(stopped) }()
-	srv = http1.NewServer(&http1.Settings{
+	live = new(drain.Tracker)
+	srv := http1.NewServer(&http1.Settings{
 		Limits:        http1.Limits{MaxHeaderBytes: 8 << 10, MaxHeaders: 32},
 		Handler:       h,
 		HeaderTimeout: 5 * time.Second, BodyIdleTimeout: 5 * time.Second, WriteIdleTimeout: 5 * time.Second, KeepAliveTimeout: 5 * time.Second,
@@ -67,14 +68,14 @@ func testServer(t *testing.T, m mode, h exchange.HandlerFunc) (addr string, srv 
 			}
 			d := make(chan struct{})
 			n = append(n, d)
-			go func() { srv.ServeConn(m.wrap(c)); close(d) }()
+			go func() { srv.ServeConn(m.wrap(c), live); close(d) }()
 		}
 		for _, d := range n {
 			<-d
 		}
 	}()
-	t.Cleanup(func() { l.Close(); srv.Force(); <-done; cancel(); <-stopped })
-	return l.Addr().String(), srv
+	t.Cleanup(func() { l.Close(); live.Force(); <-done; cancel(); <-stopped })
+	return l.Addr().String(), live
 }
 
 // echo answers with the method, the target and the body.
@@ -154,5 +155,3 @@ func TestServerPipelining(t *testing.T) {
 		})
 	}
 }
-
-var _ = os.Stderr

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -30,12 +31,13 @@ const (
 
 // serverConn is one client connection. Its goroutine owns everything but the atomics and the alarms.
 type serverConn struct {
-	srv        *Server
-	set        *Settings
-	c          conn.Conn
-	raw        raw // nil on the plain path
-	prev, next *serverConn
-	slot       conn.ClockSlot
+	srv    *Server
+	set    *Settings
+	c      conn.Conn
+	raw    raw // nil on the plain path
+	slot   conn.ClockSlot
+	ticket drain.Ticket
+	ending atomic.Uint32 // serving, or how the connection was told to end
 
 	phase atomic.Uint32
 	seq   atomic.Uint32 // requests begun
@@ -66,19 +68,22 @@ type serverConn struct {
 	forced  atomic.Bool
 }
 
-// ServeConn serves a connection to its end and closes it. It returns when nothing of it runs any more.
-func (s *Server) ServeConn(c conn.Conn) { s.ServeConnWith(c, nil) }
+// How a connection was told to end.
+const (
+	serving = iota
+	gently   // after one more request, with Connection: close
+	promptly // after the exchange under way; when idle, now
+)
 
-// ServeConnWith is ServeConn for a connection of which prefix has been read already.
-func (s *Server) ServeConnWith(c conn.Conn, prefix []byte) {
+// ServeConn serves a connection to its end and closes it. It returns when nothing of it runs any more. The connection
+// is a member of live, which may be nil, meanwhile.
+func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) {
 	sc := &serverConn{srv: s, set: s.settings.Load(), c: c, fd: descriptor(c)}
 	sc.raw = rawOf(c)
-	if len(prefix) > 0 {
-		sc.ensure(len(prefix))
-		sc.w = copy(sc.in, prefix)
-	}
-	s.track(sc)
 	sc.wait.Arm(interrupter(c), sc.set.HeaderTimeout)
+	if live != nil {
+		live.Enter(&sc.ticket, sc)
+	}
 	s.clock.Add(sc)
 	sc.serve()
 	sc.wait.Disarm()
@@ -86,11 +91,11 @@ func (s *Server) ServeConnWith(c conn.Conn, prefix []byte) {
 		sc.drainInput()
 	}
 	s.clock.Remove(sc)
-	s.untrack(sc)
+	sc.ticket.Leave()
 	sc.release()
 	switch {
 	case sc.h2 != nil:
-		s.h2(c, sc.h2)
+		s.h2(c, sc.h2, live)
 	case !sc.taken:
 		sc.close()
 	}
@@ -381,14 +386,21 @@ func (c *serverConn) OnDeparted() {
 // Slot is the clock's.
 func (c *serverConn) Slot() *conn.ClockSlot { return &c.slot }
 
-func (c *serverConn) drainIdle() {
+// Drain ends keep-alive. Gently, the next request is still served; promptly, an idle connection ends now.
+func (c *serverConn) Drain(mode drain.Mode) {
+	if mode == drain.Gentle {
+		c.ending.CompareAndSwap(serving, gently)
+		return
+	}
+	c.ending.Store(promptly)
 	if c.phase.Load() == phaseIdle {
 		c.wait.Ring(conn.CauseDrain)
 	}
 }
 
-// force ends the connection from outside: what it waits for fails, on both sides.
-func (c *serverConn) force() {
+// Force ends the connection from outside: what it waits for fails, on both sides.
+func (c *serverConn) Force() {
+	c.ending.Store(promptly)
 	c.forced.Store(true)
 	c.guard.Ring(conn.CauseDrain)
 	interrupter(c.c).Interrupt()
@@ -421,7 +433,7 @@ func (c *serverConn) drainInput() {
 	bp := bigPool.Get().(*[]byte)
 	defer bigPool.Put(bp)
 	for end := time.Now().Add(lingerTotal); time.Now().Before(end) && !c.forced.Load(); {
-		if c.srv.drain.Load() == draining && time.Until(end) > lingerIdle {
+		if c.ending.Load() == promptly && time.Until(end) > lingerIdle {
 			end = time.Now().Add(lingerIdle)
 		}
 		if c.c.SetReadDeadline(time.Now().Add(lingerIdle)) != nil {
