@@ -1,0 +1,551 @@
+package telemetry_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/telemetry"
+)
+
+// finished is an exchange as it is when it is logged, with secrets everywhere that a client can put them.
+func finished() *exchange.Exchange {
+	x := begin(40000)
+	x.Request.Method = []byte("GET")
+	x.Request.Target = []byte("/v1/chat/completions?api_key=canary-query")
+	x.Request.Path = []byte("/chat/completions") // rewritten by a handler
+	x.Request.Query = []byte("api_key=canary-query")
+	x.Request.Host = []byte("api.example.com")
+	f := &x.Request.Fields
+	f.Add("User-Agent", "curl/8.5.0")
+	f.Add("Authorization", "Bearer canary-authorization")
+	f.Add("Cookie", "session=canary-cookie")
+	f.Add("Referer", "https://example.com/page?token=canary-referrer")
+	r := &x.Record
+	r.Start = time.Date(2026, 11, 30, 8, 4, 5, 980e6, time.UTC)
+	r.Duration, r.HeadAt, r.FirstByteAt = 1234567*time.Microsecond, 10*time.Millisecond, 25*time.Millisecond
+	r.Status, r.BytesIn, r.BytesOut, r.Outcome = 200, 12, 3456, exchange.OutcomeOK
+	r.Entrypoint, r.Router, r.Service = "web", "chat", "llm"
+	r.RequestID, r.TraceID = "req-1", "4bf92f3577b34da6a3ce929d0e0e4736"
+	r.AddAttempt(exchange.Attempt{Backend: "http://10.0.0.1:8000"})
+	r.AddAttempt(exchange.Attempt{Backend: "http://10.0.0.2:8000"})
+	r.Err = errors.New("canary-error")
+	return x
+}
+
+// written logs exchanges and returns what then stands in the file.
+func written(t *testing.T, format string, all ...*exchange.Exchange) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "access.log")
+	l := newLog(t, nil, nil)
+	stop := run(l)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: format}); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range all {
+		l.Log(x)
+	}
+	stop()
+	return content(t, file)
+}
+
+func content(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func newLog(t *testing.T, stdout *os.File, process io.Writer) *telemetry.AccessLog {
+	t.Helper()
+	if process == nil {
+		process = io.Discard
+	}
+	return telemetry.NewAccessLog(stdout, os.Stderr, slog.New(slog.NewTextHandler(process, nil)))
+}
+
+// run starts the writer; the returned func ends it and waits.
+func run(l *telemetry.AccessLog) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+func TestAccessLogJSON(t *testing.T) {
+	proxied := finished()
+	proxied.SetClient(netip.MustParseAddr("203.0.113.9"))
+	proxied.Conn.TLS = &tls.ConnectionState{Version: tls.VersionTLS13}
+
+	rejected := begin(1)
+	rejected.Conn.Remote = netip.AddrPort{}
+	rejected.Begin(client{}, &conn.Alarm{}, rejected.Conn, time.Unix(0, 0))
+	rejected.Request.Method, rejected.Request.Target = []byte("GET"), []byte("/x")
+	rejected.Record.Status, rejected.Record.Outcome = 404, exchange.OutcomeRejected
+	rejected.Record.Code, rejected.Record.Limit = exchange.CodeNoRoute, "max_headers"
+
+	left := begin(1)
+	left.Begin(client{}, &conn.Alarm{}, left.Conn, time.Unix(0, 0))
+	left.Record.Outcome = exchange.OutcomeDisconnected
+
+	got := strings.Split(strings.TrimSuffix(written(t, "json", proxied, rejected, left), "\n"), "\n")
+	want := []string{
+		`{"timestamp":"2026-11-30T08:04:07.214Z","client_ip":"203.0.113.9","method":"GET","path":"/v1/chat/completions",` +
+			`"host":"api.example.com","status":200,"response_bytes":3456,"duration_ms":1234,"backend":"http://10.0.0.2:8000",` +
+			`"router":"chat","entrypoint":"web","user_agent":"curl/8.5.0","peer_ip":"192.0.2.7","request_id":"req-1",` +
+			`"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","protocol":"HTTP/1.1","outcome":"ok","bytes_in":12,"ttft_ms":25,` +
+			`"attempts":2,"tls_version":"1.3"}`,
+		`{"timestamp":"1970-01-01T00:00:00.000Z","client_ip":null,"method":"GET","path":"/x","host":null,"status":404,` +
+			`"response_bytes":0,"duration_ms":0,"backend":null,"router":null,"entrypoint":"web","user_agent":null,` +
+			`"peer_ip":null,"protocol":"HTTP/1.1","outcome":"rejected","bytes_in":0,"error_code":"no_route","limit":"max_headers"}`,
+		`{"timestamp":"1970-01-01T00:00:00.000Z","client_ip":"192.0.2.7","method":null,"path":null,"host":null,"status":499,` +
+			`"response_bytes":0,"duration_ms":0,"backend":null,"router":null,"entrypoint":"web","user_agent":null,` +
+			`"peer_ip":"192.0.2.7","protocol":"HTTP/1.1","outcome":"disconnected","bytes_in":0}`,
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d lines, want %d: %q", len(got), len(want), got)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("line %d:\n got %s\nwant %s", i, got[i], want[i])
+		}
+	}
+}
+
+func TestAccessLogCommon(t *testing.T) {
+	odd := begin(1)
+	odd.Request.Method, odd.Request.Target = []byte("GE\"T"), []byte("/a\\b\x01\xff")
+	odd.Request.Fields.Add("Referer", "https://user:canary@example.com/")
+	odd.Record.Start, odd.Record.Status = time.Unix(0, 0), 400
+	got := written(t, "common", finished(), odd)
+	want := `192.0.2.7 - - [30/Nov/2026:08:04:07 +0000] "GET /v1/chat/completions HTTP/1.1" 200 3456 "https://example.com/page" "curl/8.5.0"` + "\n" +
+		`192.0.2.7 - - [01/Jan/1970:00:00:00 +0000] "GE\x22T /a\x5cb\x01\xff HTTP/1.1" 400 0 "-" "-"` + "\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestAccessLogHidesCredentials(t *testing.T) {
+	for _, format := range []string{"json", "common"} {
+		for _, o := range []exchange.Outcome{exchange.OutcomeOK, exchange.OutcomeRejected, exchange.OutcomeUpgraded} {
+			x := finished()
+			x.Record.Outcome = o
+			if text := written(t, format, x); strings.Contains(text, "canary") || !strings.Contains(text, "curl") {
+				t.Errorf("%s, %v: %s", format, o, text)
+			}
+		}
+	}
+}
+
+func TestAccessLogEscaping(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{`plain`, `plain`},
+		{`a"b\c`, `a\"b\\c`},
+		{"\x00\n\r\t\x1b[31m\x7f", `\u0000\u000a\u000d\u0009\u001b[31m\u007f`},
+		{"Grüße 世界 🎉", "Grüße 世界 🎉"},
+		{"\xff\xc3", `\u00ff\u00c3`},
+		{"\xc3(", `\u00c3(`},
+		{"a\u0085b", `a\u00c2\u0085b`},                           // a control character of the upper half
+		{"\u2028\u202e", `\u00e2\u0080\u00a8\u00e2\u0080\u00ae`}, // line separator, direction override
+		{"\xed\xa0\x80", `\u00ed\u00a0\u0080`},                   // half of a surrogate pair
+	} {
+		x := begin(1)
+		x.Request.Target = []byte("/" + c.in)
+		line := written(t, "json", x)
+		if want := `"path":"/` + c.want + `"`; !strings.Contains(line, want) {
+			t.Errorf("%q: no %s in %s", c.in, want, line)
+		}
+	}
+}
+
+// Whatever a client sends: one line, valid JSON, within a bound.
+func FuzzAccessLogLine(f *testing.F) {
+	f.Add([]byte("GET"), []byte("/a?b"), []byte("host"), "agent")
+	f.Add([]byte("\x00\xff"), bytes.Repeat([]byte{0xff}, 9000), bytes.Repeat([]byte("\n"), 900), strings.Repeat("é", 3000))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, method, target, host []byte, agent string) {
+		for _, format := range []string{"json", "common"} {
+			file := filepath.Join(dir, fmt.Sprintf("%s-%d", format, os.Getpid()))
+			_ = os.Remove(file)
+			l := newLog(t, nil, nil)
+			stop := run(l)
+			if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: format}); err != nil {
+				t.Fatal(err)
+			}
+			x := begin(1)
+			x.Request.Method, x.Request.Target, x.Request.Host = method, target, host
+			x.Request.Fields.Add("User-Agent", agent)
+			l.Log(x)
+			stop()
+			text := content(t, file)
+			if strings.Count(text, "\n") != 1 || !strings.HasSuffix(text, "\n") || len(text) > 64<<10 {
+				t.Fatalf("not one line within the bound: %q", text)
+			}
+			if format == "json" && !json.Valid([]byte(text)) {
+				t.Fatalf("not valid: %q", text)
+			}
+		}
+	})
+}
+
+func TestAccessLogFlushesEverySecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "access.log")
+		l := newLog(t, nil, nil)
+		stop := run(l)
+		defer stop()
+		if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: "json"}); err != nil {
+			t.Fatal(err)
+		}
+		l.Log(finished())
+		time.Sleep(999 * time.Millisecond)
+		synctest.Wait()
+		if text := content(t, file); text != "" {
+			t.Errorf("written before a second has passed: %s", text)
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if n := strings.Count(content(t, file), "\n"); n != 1 {
+			t.Errorf("%d lines after a second, want 1", n)
+		}
+		for range 1000 { // more than one block: written without waiting
+			l.Log(finished())
+		}
+		synctest.Wait()
+		if n := strings.Count(content(t, file), "\n"); n < 300 {
+			t.Errorf("%d lines, want the full blocks at once", n)
+		}
+	})
+}
+
+func TestAccessLogChange(t *testing.T) {
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
+	l := newLog(t, nil, nil)
+	stop := run(l)
+	l.Log(finished()) // switched off: nothing
+	log := func(cfg telemetry.AccessLogConfig, n int) {
+		t.Helper()
+		if err := l.Reconfigure(cfg); err != nil {
+			t.Fatal(err)
+		}
+		for range n {
+			l.Log(finished())
+		}
+	}
+	log(telemetry.AccessLogConfig{Enabled: true, Output: first, Format: "json"}, 5)
+	log(telemetry.AccessLogConfig{Enabled: true, Output: first, Format: "common"}, 7)
+	log(telemetry.AccessLogConfig{Enabled: true, Output: second, Format: "json"}, 11)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: filepath.Join(dir, "no", "such"), Format: "json"}); err == nil {
+		t.Error("an output that cannot be opened is accepted")
+	}
+	unused, err := l.Prepare(telemetry.AccessLogConfig{Enabled: true, Output: filepath.Join(dir, "third"), Format: "json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused.Abort()
+	l.Log(finished())
+	log(telemetry.AccessLogConfig{}, 3)
+	stop()
+	for file, want := range map[string][2]int{first: {5, 7}, second: {12, 0}} {
+		text := content(t, file)
+		got := [2]int{strings.Count(text, `{"timestamp"`), strings.Count(text, "\n192.0.2.7")}
+		if got != want {
+			t.Errorf("%s: %v lines in json and common, want %v", filepath.Base(file), got, want)
+		}
+	}
+	if n := l.Dropped(); n != 0 {
+		t.Errorf("%d lines lost", n)
+	}
+	if info, err := os.Stat(first); err != nil || info.Mode().Perm()&^0o640 != 0 {
+		t.Errorf("permissions %v (%v)", info.Mode(), err)
+	}
+}
+
+func TestAccessLogReopen(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "access.log")
+	l := newLog(t, nil, nil)
+	stop := run(l)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: "json"}); err != nil {
+		t.Fatal(err)
+	}
+	l.Log(finished())
+	if err := os.Rename(file, file+".1"); err != nil {
+		t.Fatal(err)
+	}
+	l.Log(finished())
+	if err := l.Reopen(); err != nil {
+		t.Fatal(err)
+	}
+	l.Log(finished())
+	stop()
+	if old, fresh := strings.Count(content(t, file+".1"), "\n"), strings.Count(content(t, file), "\n"); old != 2 || fresh != 1 {
+		t.Errorf("%d lines in the rotated file and %d in the new one, want 2 and 1", old, fresh)
+	}
+}
+
+func TestAccessLogConcurrentChanges(t *testing.T) {
+	dir := t.TempDir()
+	l := newLog(t, nil, nil)
+	stop := run(l)
+	outputs := []telemetry.AccessLogConfig{
+		{Enabled: true, Output: filepath.Join(dir, "json"), Format: "json"},
+		{Enabled: true, Output: filepath.Join(dir, "common"), Format: "common"},
+	}
+	if err := l.Reconfigure(outputs[0]); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			x := finished()
+			for range 3000 {
+				l.Log(x)
+			}
+		})
+	}
+	for i := range 50 {
+		if err := l.Reconfigure(outputs[i%2]); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Reopen(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	stop()
+	lines := 0
+	for _, o := range outputs {
+		for line := range strings.Lines(content(t, o.Output)) {
+			lines++
+			if json.Valid([]byte(line)) != (o.Format == "json") {
+				t.Fatalf("in the %s file: %s", o.Format, line)
+			}
+		}
+	}
+	if lost := l.Dropped(); lines+int(lost) != 12000 || lost != 0 {
+		t.Errorf("%d lines written and %d lost, want 12000 and 0", lines, lost)
+	}
+}
+
+// syncBuffer is a bytes.Buffer for several goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// Nobody reads: traffic goes on, the oldest lines are lost and counted; once somebody reads all others arrive whole.
+func TestAccessLogBlockedOutput(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	l := newLog(t, w, nil)
+	stop := run(l)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "stdout", Format: "json"}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	const total = 100_000
+	x := finished()
+	for i := range total {
+		x.Record.BytesOut = int64(i)
+		l.Log(x)
+	}
+	if l.Dropped() == 0 {
+		t.Error("nothing was lost although nobody reads")
+	}
+	lines := make(chan []string)
+	go func() {
+		var all []string
+		for s := bufio.NewScanner(r); s.Scan(); {
+			all = append(all, s.Text())
+		}
+		lines <- all
+	}()
+	stop()
+	all := <-lines
+	if got := len(all) + int(l.Dropped()); got != total {
+		t.Errorf("%d lines read + %d lost = %d, want %d", len(all), l.Dropped(), got, total)
+	}
+	if last := all[len(all)-1]; !strings.Contains(last, fmt.Sprintf(`"response_bytes":%d,`, total-1)) {
+		t.Errorf("the newest line is not the last: %s", last)
+	}
+	for _, line := range all {
+		if !json.Valid([]byte(line)) {
+			t.Fatalf("broken line: %q", line)
+		}
+	}
+}
+
+// Nobody ever reads: the end does not hang.
+func TestAccessLogHangingOutput(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	process := new(syncBuffer)
+	l := newLog(t, w, process)
+	stop := run(l)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "stdout", Format: "json"}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	for range 5000 {
+		l.Log(finished())
+	}
+	start := time.Now()
+	stop()
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("the end took %v", d)
+	}
+	read := make(chan int)
+	go func() {
+		text, _ := io.ReadAll(r)
+		read <- bytes.Count(text, []byte{'\n'})
+	}()
+	if n := <-read; n+int(l.Dropped()) != 5000 {
+		t.Errorf("%d lines in the pipe + %d lost, want 5000", n, l.Dropped())
+	}
+	if !strings.Contains(process.String(), "given up") {
+		t.Errorf("process log: %s", process)
+	}
+}
+
+// A closed output must neither end the process nor fill its log.
+func TestAccessLogClosedOutput(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := new(syncBuffer)
+	l := newLog(t, w, process)
+	stop := run(l)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "stdout", Format: "json"}); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	for range 3000 {
+		l.Log(finished())
+	}
+	stop()
+	w.Close()
+	if n := l.Dropped(); n != 3000 {
+		t.Errorf("%d lines lost, want 3000", n)
+	}
+	if n := strings.Count(process.String(), "\n"); n != 1 {
+		t.Errorf("%d lines in the process log, want 1: %s", n, process)
+	}
+}
+
+func TestAccessLogFullDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("no device that is always full")
+	}
+	process := new(syncBuffer)
+	l := newLog(t, nil, process)
+	stop := run(l)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "/dev/full", Format: "json"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		l.Log(finished())
+	}
+	stop()
+	if n := l.Dropped(); n != 1000 {
+		t.Errorf("%d lines lost, want 1000", n)
+	}
+	if !regexp.MustCompile(`cannot be written.*no space left`).MatchString(process.String()) {
+		t.Errorf("process log: %s", process)
+	}
+}
+
+func TestAccessLogDoesNotAllocate(t *testing.T) {
+	for _, format := range []string{"json", "common"} {
+		l, stop := discarding(t, format)
+		x := finished()
+		for range 10_000 { // until all chunks that are kept exist
+			l.Log(x)
+		}
+		// One chunk of 64 KiB may be made in hundreds of lines while the writer is behind.
+		if n := testing.AllocsPerRun(20_000, func() { l.Log(x) }); n >= 0.5 {
+			t.Errorf("%s: %v allocations a line, want 0", format, n)
+		}
+		stop()
+	}
+}
+
+func discarding(tb testing.TB, format string) (*telemetry.AccessLog, func()) {
+	tb.Helper()
+	l := telemetry.NewAccessLog(nil, nil, slog.New(slog.DiscardHandler))
+	stop := run(l)
+	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: os.DevNull, Format: format}); err != nil {
+		tb.Fatal(err)
+	}
+	return l, stop
+}
+
+func BenchmarkAccessLog(b *testing.B) {
+	for _, format := range []string{"json", "common"} {
+		b.Run(format, func(b *testing.B) {
+			l, stop := discarding(b, format)
+			defer stop()
+			x := finished()
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Log(x)
+			}
+		})
+	}
+}
+
+func BenchmarkAccessLogParallel(b *testing.B) {
+	l, stop := discarding(b, "json")
+	defer stop()
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		x := finished()
+		for pb.Next() {
+			l.Log(x)
+		}
+	})
+}
