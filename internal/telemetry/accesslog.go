@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -24,13 +25,6 @@ type AccessLog struct {
 	overflow uint64 // lost entries when losing began; meaningful while losing
 	losing   bool
 	deadline time.Time // when the last writes must have ended; zero until Run is to end
-}
-
-// AccessLogConfig says where lines go and how they look.
-type AccessLogConfig struct {
-	Enabled bool
-	Output  string // "stdout", "stderr" or a path
-	Format  string // "json" or "common": the combined log format
 }
 
 const (
@@ -80,20 +74,20 @@ type LogChange struct {
 }
 
 // Prepare opens the output that cfg names and changes nothing yet. Changes must not overlap.
-func (l *AccessLog) Prepare(cfg AccessLogConfig) (*LogChange, error) {
+func (l *AccessLog) Prepare(cfg config.Observability) (*LogChange, error) {
 	c := &LogChange{log: l}
-	if !cfg.Enabled {
+	if !cfg.AccessLog {
 		return c, nil
 	}
-	if t := l.q.current.Load(); t != nil && t.out.name == cfg.Output {
-		c.next = &target{cfg.Format, t.out}
+	if t := l.q.current.Load(); t != nil && t.out.name == cfg.Log.Output {
+		c.next = &target{cfg.Log.Format, t.out}
 		return c, nil
 	}
-	out, err := openOutput(cfg.Output, l.stdout, l.stderr)
+	out, err := openOutput(cfg.Log.Output, l.stdout, l.stderr)
 	if err != nil {
 		return nil, err
 	}
-	c.opened, c.next = out, &target{cfg.Format, out}
+	c.opened, c.next = out, &target{cfg.Log.Format, out}
 	return c, nil
 }
 
@@ -117,7 +111,7 @@ func (c *LogChange) Abort() {
 }
 
 // Reconfigure is Prepare and Commit.
-func (l *AccessLog) Reconfigure(cfg AccessLogConfig) error {
+func (l *AccessLog) Reconfigure(cfg config.Observability) error {
 	c, err := l.Prepare(cfg)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
@@ -56,7 +57,7 @@ func written(t *testing.T, format string, all ...*exchange.Exchange) string {
 	file := filepath.Join(t.TempDir(), "access.log")
 	l := newLog(t, nil, nil)
 	stop := run(l)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: format}); err != nil {
+	if err := l.Reconfigure(to(file, format)); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range all {
@@ -73,6 +74,11 @@ func content(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// to is the configuration of an access log.
+func to(output, format string) config.Observability {
+	return config.Observability{AccessLog: true, Log: config.AccessLog{Output: output, Format: format}}
 }
 
 func newLog(t *testing.T, stdout *os.File, process io.Writer) *telemetry.AccessLog {
@@ -194,7 +200,7 @@ func FuzzAccessLogLine(f *testing.F) {
 			_ = os.Remove(file)
 			l := newLog(t, nil, nil)
 			stop := run(l)
-			if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: format}); err != nil {
+			if err := l.Reconfigure(to(file, format)); err != nil {
 				t.Fatal(err)
 			}
 			x := begin(1)
@@ -219,7 +225,7 @@ func TestAccessLogFlushesEverySecond(t *testing.T) {
 		l := newLog(t, nil, nil)
 		stop := run(l)
 		defer stop()
-		if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: "json"}); err != nil {
+		if err := l.Reconfigure(to(file, "json")); err != nil {
 			t.Fatal(err)
 		}
 		l.Log(finished())
@@ -249,7 +255,7 @@ func TestAccessLogChange(t *testing.T) {
 	l := newLog(t, nil, nil)
 	stop := run(l)
 	l.Log(finished()) // switched off: nothing
-	log := func(cfg telemetry.AccessLogConfig, n int) {
+	log := func(cfg config.Observability, n int) {
 		t.Helper()
 		if err := l.Reconfigure(cfg); err != nil {
 			t.Fatal(err)
@@ -258,19 +264,19 @@ func TestAccessLogChange(t *testing.T) {
 			l.Log(finished())
 		}
 	}
-	log(telemetry.AccessLogConfig{Enabled: true, Output: first, Format: "json"}, 5)
-	log(telemetry.AccessLogConfig{Enabled: true, Output: first, Format: "common"}, 7)
-	log(telemetry.AccessLogConfig{Enabled: true, Output: second, Format: "json"}, 11)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: filepath.Join(dir, "no", "such"), Format: "json"}); err == nil {
+	log(to(first, "json"), 5)
+	log(to(first, "common"), 7)
+	log(to(second, "json"), 11)
+	if err := l.Reconfigure(to(filepath.Join(dir, "no", "such"), "json")); err == nil {
 		t.Error("an output that cannot be opened is accepted")
 	}
-	unused, err := l.Prepare(telemetry.AccessLogConfig{Enabled: true, Output: filepath.Join(dir, "third"), Format: "json"})
+	unused, err := l.Prepare(to(filepath.Join(dir, "third"), "json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	unused.Abort()
 	l.Log(finished())
-	log(telemetry.AccessLogConfig{}, 3)
+	log(config.Observability{}, 3)
 	stop()
 	for file, want := range map[string][2]int{first: {5, 7}, second: {12, 0}} {
 		text := content(t, file)
@@ -291,7 +297,7 @@ func TestAccessLogReopen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
 	l := newLog(t, nil, nil)
 	stop := run(l)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: file, Format: "json"}); err != nil {
+	if err := l.Reconfigure(to(file, "json")); err != nil {
 		t.Fatal(err)
 	}
 	l.Log(finished())
@@ -313,9 +319,9 @@ func TestAccessLogConcurrentChanges(t *testing.T) {
 	dir := t.TempDir()
 	l := newLog(t, nil, nil)
 	stop := run(l)
-	outputs := []telemetry.AccessLogConfig{
-		{Enabled: true, Output: filepath.Join(dir, "json"), Format: "json"},
-		{Enabled: true, Output: filepath.Join(dir, "common"), Format: "common"},
+	outputs := []config.Observability{
+		to(filepath.Join(dir, "json"), "json"),
+		to(filepath.Join(dir, "common"), "common"),
 	}
 	if err := l.Reconfigure(outputs[0]); err != nil {
 		t.Fatal(err)
@@ -341,10 +347,10 @@ func TestAccessLogConcurrentChanges(t *testing.T) {
 	stop()
 	lines := 0
 	for _, o := range outputs {
-		for line := range strings.Lines(content(t, o.Output)) {
+		for line := range strings.Lines(content(t, o.Log.Output)) {
 			lines++
-			if json.Valid([]byte(line)) != (o.Format == "json") {
-				t.Fatalf("in the %s file: %s", o.Format, line)
+			if json.Valid([]byte(line)) != (o.Log.Format == "json") {
+				t.Fatalf("in the %s file: %s", o.Log.Format, line)
 			}
 		}
 	}
@@ -380,7 +386,7 @@ func TestAccessLogBlockedOutput(t *testing.T) {
 	defer r.Close()
 	l := newLog(t, w, nil)
 	stop := run(l)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "stdout", Format: "json"}); err != nil {
+	if err := l.Reconfigure(to("stdout", "json")); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -426,7 +432,7 @@ func TestAccessLogHangingOutput(t *testing.T) {
 	process := new(syncBuffer)
 	l := newLog(t, w, process)
 	stop := run(l)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "stdout", Format: "json"}); err != nil {
+	if err := l.Reconfigure(to("stdout", "json")); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -460,7 +466,7 @@ func TestAccessLogClosedOutput(t *testing.T) {
 	process := new(syncBuffer)
 	l := newLog(t, w, process)
 	stop := run(l)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "stdout", Format: "json"}); err != nil {
+	if err := l.Reconfigure(to("stdout", "json")); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
@@ -484,7 +490,7 @@ func TestAccessLogFullDisk(t *testing.T) {
 	process := new(syncBuffer)
 	l := newLog(t, nil, process)
 	stop := run(l)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: "/dev/full", Format: "json"}); err != nil {
+	if err := l.Reconfigure(to("/dev/full", "json")); err != nil {
 		t.Fatal(err)
 	}
 	for range 1000 {
@@ -518,7 +524,7 @@ func discarding(tb testing.TB, format string) (*telemetry.AccessLog, func()) {
 	tb.Helper()
 	l := telemetry.NewAccessLog(nil, nil, slog.New(slog.DiscardHandler))
 	stop := run(l)
-	if err := l.Reconfigure(telemetry.AccessLogConfig{Enabled: true, Output: os.DevNull, Format: format}); err != nil {
+	if err := l.Reconfigure(to(os.DevNull, format)); err != nil {
 		tb.Fatal(err)
 	}
 	return l, stop
