@@ -24,6 +24,7 @@ const (
 	WarnUnused       = "config.warn.unused"                 // a service or middleware that no router names
 	WarnNoEffect     = "config.warn.no_effect"              // a definition that changes nothing
 	WarnNoTraffic    = "config.warn.no_traffic"             // every server of a service has weight 0
+	WarnDuplicate    = "config.warn.duplicate_backend"      // a service with the same backend twice
 	WarnExpired      = "config.warn.certificate_expired"    // a certificate out of its validity
 	WarnExposed      = "config.warn.management_unprotected" // management reachable from afar without token or client certificate
 )

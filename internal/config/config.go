@@ -47,11 +47,13 @@ const (
 
 // Entrypoint is a named listening socket.
 type Entrypoint struct {
-	Name     string
-	Pos      acl.Span
-	Address  string   // canonical: IP:port, [IPv6]:port, :port, name:port or unix:/path
-	Protocol Protocol // http, tcp or udp; only http runs in this release
-	TLS      *TLS     // nil: clear text
+	Name    string
+	Pos     acl.Span
+	Address string // canonical: IP:port, [IPv6]:port, :port, name:port or unix:/path
+	// AddressPos is the place of the address.
+	AddressPos acl.Span
+	Protocol   Protocol // http, tcp or udp; only http runs in this release
+	TLS        *TLS     // nil: clear text
 
 	MaxConnections    int           // concurrent connections; default 10000
 	HeaderTimeout     time.Duration // first byte of a head to its end, and the TLS handshake; default 10 s
@@ -263,14 +265,15 @@ type AccessLog struct {
 
 // Management is the operator's listener. Off by default.
 type Management struct {
-	Pos          acl.Span
-	Enabled      bool
-	Address      string         // default 127.0.0.1:9090
-	PathPrefix   string         // default /api/gateway
-	TokenEnv     string         // environment variable with the bearer token; "" no token; default A3S_GATEWAY_ADMIN_TOKEN
-	AllowedIPs   []netip.Prefix // empty: no restriction; default loopback
-	TLS          *ManagementTLS
-	ProbeAddress string // "" none: serves livez and readyz only, without token
+	Pos                            acl.Span
+	AddressPos, TokenPos, ProbePos acl.Span // of the keys; of the block where they are not written
+	Enabled                        bool
+	Address                        string         // default 127.0.0.1:9090
+	PathPrefix                     string         // default /api/gateway
+	TokenEnv                       string         // environment variable with the bearer token; "" no token; default A3S_GATEWAY_ADMIN_TOKEN
+	AllowedIPs                     []netip.Prefix // empty: no restriction; default loopback
+	TLS                            *ManagementTLS
+	ProbeAddress                   string // "" none: serves livez and readyz only, without token
 }
 
 // ManagementTLS is the tls block of management.

@@ -119,7 +119,7 @@ func (d *decoder) call(v *acl.Value, what string, t text) text {
 		data, err := d.read(path.s)
 		switch {
 		case err != nil:
-			d.fail(CodeEnv, v.Span, "%s: %s", what, "the file cannot be read")
+			d.fail(CodeEnv, v.Span, "%s: %s", what, readError(err))
 			return t
 		case len(data) > maxFileValue:
 			d.fail(CodeEnv, v.Span, "%s: the file is larger than %d bytes", what, maxFileValue)
@@ -356,4 +356,33 @@ func enum[T ~string](o *object, key string, def T, words ...T) (T, text) {
 	}
 	t.ok = false
 	return def, t
+}
+
+// keyText is a key or label as a text: it is always literal.
+func keyText(s string, at acl.Span) text {
+	return text{s: s, at: at, lit: &acl.Value{}, ok: true}
+}
+
+// sortedKeys returns the names of a map in byte order.
+func sortedKeys[T any](m map[string]T) []string {
+	names := make([]string, 0, len(m))
+	for n := range m {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// quoteSome lists the first names, quoted.
+func quoteSome(names []string) string {
+	const most = 8
+	quoted := make([]string, 0, most)
+	for _, n := range names[:min(most, len(names))] {
+		quoted = append(quoted, strconv.Quote(n))
+	}
+	s := strings.Join(quoted, ", ")
+	if len(names) > most {
+		s += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return s
 }

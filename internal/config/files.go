@@ -1,0 +1,162 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/acl"
+)
+
+// maxPEM bounds the certificate, key and CA files that are read.
+const maxPEM = 4 << 20
+
+// CheckFiles is Loader.CheckFiles with the zero Loader and the current time.
+func CheckFiles(cfg *Config) acl.Diagnostics { return Loader{}.CheckFiles(cfg, time.Now()) }
+
+// CheckFiles checks what a valid configuration needs of the machine: certificate, key and CA files that can be read,
+// parse and fit together, and the variable with the management token. Load does not do this, since a configuration
+// may be judged on another machine; validate, run and reload do. A certificate outside its validity at now is a
+// warning: it may be what is being renewed.
+func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
+	c := &fileCheck{d: &decoder{}, now: now}
+	for _, name := range sortedKeys(cfg.Entrypoints) {
+		if t := cfg.Entrypoints[name].TLS; t != nil && t.ACME == nil {
+			c.pair(t, "entrypoints "+strconv.Quote(name))
+		}
+	}
+	for _, name := range sortedKeys(cfg.Services) {
+		if lb := cfg.Services[name].LoadBalancer; lb.Transport.CAFile != "" {
+			c.roots(lb.Transport.CAFile, lb.CAPos, "ca_file of services "+strconv.Quote(name))
+		}
+	}
+	if m := cfg.Management; m.Enabled {
+		if m.TLS != nil {
+			c.pair(&m.TLS.TLS, "management")
+			if m.TLS.ClientCAFile != "" {
+				c.roots(m.TLS.ClientCAFile, m.TLS.ClientCAPos, "client_ca_file of management")
+			}
+		}
+		lookup := l.LookupEnv
+		if lookup == nil {
+			lookup = os.LookupEnv
+		}
+		if m.TokenEnv != "" {
+			if v, ok := lookup(m.TokenEnv); !ok || v == "" {
+				c.d.fail(CodeEnv, m.TokenPos, "management needs the environment variable %s, which is not set", m.TokenEnv).Hint =
+					`set it to the bearer token, or write auth_token_env = "" to serve without one`
+			}
+		}
+	}
+	c.d.diags.Sort()
+	return c.d.diags
+}
+
+type fileCheck struct {
+	d   *decoder
+	now time.Time
+}
+
+// pair checks a certificate chain and its key. Nothing of the key's content reaches a message.
+func (c *fileCheck) pair(t *TLS, owner string) {
+	chain, okChain := c.read(t.CertFile, t.CertPos, "cert_file of "+owner)
+	key, okKey := c.read(t.KeyFile, t.KeyPos, "key_file of "+owner)
+	var leaf *x509.Certificate
+	if okChain {
+		certs := c.certificates(chain, t.CertPos, "cert_file of "+owner)
+		if okChain = len(certs) > 0; okChain {
+			leaf = certs[0]
+		}
+	}
+	if okKey && !hasKey(key) {
+		c.d.fail(CodeFile, t.KeyPos, "key_file of %s holds no private key in PEM form", owner)
+		okKey = false
+	}
+	if !okChain || !okKey {
+		return
+	}
+	if _, err := tls.X509KeyPair(chain, key); err != nil {
+		c.d.fail(CodeFile, t.KeyPos, "key_file of %s is not the key of the certificate in cert_file, or cannot be parsed", owner)
+		return
+	}
+	const day = "2006-01-02"
+	switch {
+	case c.now.After(leaf.NotAfter):
+		c.d.warn(WarnExpired, t.CertPos, "the certificate of %s expired on %s", owner, leaf.NotAfter.Format(day))
+	case c.now.Before(leaf.NotBefore):
+		c.d.warn(WarnExpired, t.CertPos, "the certificate of %s is not valid before %s", owner, leaf.NotBefore.Format(day))
+	}
+}
+
+func (c *fileCheck) roots(path string, at acl.Span, what string) {
+	if data, ok := c.read(path, at, what); ok {
+		c.certificates(data, at, what)
+	}
+}
+
+// certificates parses every certificate of a PEM file and reports when there is none or one is broken.
+func (c *fileCheck) certificates(data []byte, at acl.Span, what string) []*x509.Certificate {
+	var out []*x509.Certificate
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			c.d.fail(CodeFile, at, "certificate %d in %s cannot be parsed", len(out)+1, what)
+			return nil
+		}
+		out = append(out, cert)
+	}
+	if len(out) == 0 {
+		c.d.fail(CodeFile, at, "%s holds no certificate in PEM form", what)
+	}
+	return out
+}
+
+func hasKey(data []byte) bool {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		switch block.Type {
+		case "PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY":
+			return true
+		}
+	}
+	return false
+}
+
+// read reads a bounded regular file.
+func (c *fileCheck) read(path string, at acl.Span, what string) ([]byte, bool) {
+	data, err := readBounded(path, maxPEM)
+	if err != nil {
+		diag := c.d.fail(CodeFile, at, "%s: %s", what, readError(err))
+		diag.ShowValue = true
+		return nil, false
+	}
+	return data, true
+}
+
+// readBounded reads a regular file of at most limit bytes: a pipe or device would block or never end.
+func readBounded(path string, limit int) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
+	if err == nil && len(data) > limit {
+		err = fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
+	}
+	return data, err
+}
