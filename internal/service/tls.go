@@ -1,0 +1,80 @@
+package service
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/http1"
+)
+
+// resumable is how many TLS sessions a pool keeps to resume.
+const resumable = 32
+
+// errNoRoots is a file of roots without any certificate.
+var errNoRoots = errors.New("holds no certificate")
+
+// trust is whom the https backends of a service are verified against.
+type trust struct {
+	roots  *x509.CertPool // nil: the system's
+	digest [32]byte
+}
+
+// loadTrust reads the file of roots; "" is the system's roots.
+func loadTrust(file string) (trust, error) {
+	if file == "" {
+		return trust{}, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return trust{}, fmt.Errorf("reading ca_file: %w", err)
+	}
+	t := trust{roots: x509.NewCertPool(), digest: sha256.Sum256(pem)}
+	if !t.roots.AppendCertsFromPEM(pem) {
+		return trust{}, fmt.Errorf("reading ca_file %s: %w", file, errNoRoots)
+	}
+	return t, nil
+}
+
+// newPooled describes how a server is reached; the pool itself is made by the registry when it knows none.
+func newPooled(s *config.Server, t config.Transport, from trust) *pooled {
+	p := &pooled{key: poolKey{scheme: s.Scheme, addr: s.Addr, transport: t}}
+	if s.Scheme != "https" {
+		p.key.transport.CAFile, p.key.transport.ServerName = "", ""
+		return p
+	}
+	p.key.roots = from.digest
+	if p.key.serverName = t.ServerName; p.key.serverName == "" {
+		p.key.serverName = hostOf(s.Host)
+	}
+	p.tls = &tls.Config{
+		RootCAs: from.roots, ServerName: p.key.serverName, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(resumable),
+	}
+	return p
+}
+
+// hostOf is an authority without its port and brackets.
+func hostOf(authority string) string {
+	host, _, err := net.SplitHostPort(authority)
+	if err != nil {
+		host = authority
+	}
+	if n := len(host); n > 1 && host[0] == '[' && host[n-1] == ']' {
+		host = host[1 : n-1]
+	}
+	return host
+}
+
+// connectError marks a failed dial like one of the pool's own.
+func connectError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", http1.ErrConnect, err)
+}
