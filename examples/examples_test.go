@@ -1,5 +1,5 @@
-// Package examples_test keeps the example configurations true: each parses
-// without a finding and is in the form that `sluice fmt` writes.
+// Package examples_test keeps the example configurations true: each is valid
+// without a finding or a warning, and in the form that `sluice fmt` writes.
 package examples_test
 
 import (
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
+	"github.com/sluice-proxy/sluice/internal/config"
 )
 
 // files returns the example configurations, and ends the test without any.
@@ -57,5 +58,34 @@ func TestReadmeShowsTheExample(t *testing.T) {
 	}
 	if !strings.Contains(string(readme), "```\n"+body+"```\n") {
 		t.Errorf("README.md does not show this configuration:\n%s", body)
+	}
+}
+
+// The variables that the examples read. Files that they name are not opened.
+var environment = map[string]string{
+	"SLUICE_CERT_FILE":   "/etc/sluice/site.pem",
+	"SLUICE_KEY_FILE":    "/etc/sluice/site.key",
+	"SLUICE_ADMIN_TOKEN": "example-token-of-no-value",
+}
+
+func TestExamplesAreValid(t *testing.T) {
+	load := config.Loader{LookupEnv: func(name string) (string, bool) {
+		value, ok := environment[name]
+		return value, ok
+	}}
+	for _, name := range files(t) {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg, findings := load.Load([]config.Source{{File: name, Text: text}})
+			for _, f := range findings {
+				t.Errorf("%+v", f)
+			}
+			if cfg == nil || len(cfg.Entrypoints) == 0 || len(cfg.Routers) == 0 {
+				t.Errorf("the configuration serves nothing: %+v", cfg)
+			}
+		})
 	}
 }
