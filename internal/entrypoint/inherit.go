@@ -149,6 +149,7 @@ func (s *Set) Files() (names []string, files []*os.File, err error) {
 	table := s.table
 	s.mu.Unlock()
 	for name, b := range table {
+		b.sock.passedOn.Store(true)
 		for _, a := range b.sock.acceptors {
 			f, ferr := a.file()
 			if ferr != nil {

@@ -278,3 +278,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+func contextWithPatience() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), patience)
+}

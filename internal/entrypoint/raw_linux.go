@@ -135,8 +135,16 @@ func transient(e syscall.Errno) bool {
 	return false
 }
 
-func (a *rawAcceptor) sweep(_ *socket, b *binding) {
+// dropAll is a packet filter that accepts nothing.
+var dropAll = unix.SockFprog{Len: 1, Filter: &unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+
+// sweep first makes the kernel drop what arrives at the listening socket: a client that connects now tries again
+// shortly and is refused then, instead of being connected and reset. A socket that others hold too is left as it is.
+func (a *rawAcceptor) sweep(s *socket, b *binding) {
 	_ = a.rc.Control(func(fd uintptr) {
+		if s.addr.path == "" && !s.inherited && !s.passedOn.Load() {
+			_ = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &dropAll) // best effort
+		}
 		for range sweepMax {
 			if errno := a.take(int(fd), b); errno != 0 && !transient(errno) {
 				return

@@ -25,7 +25,8 @@ type acceptor interface {
 type socket struct {
 	addr      address
 	bound     net.Addr
-	inherited bool // from another process: a unix path is not ours to remove
+	inherited bool        // from another process: a unix path is not ours to remove
+	passedOn  atomic.Bool // copies have been given to another process
 	acceptors []acceptor
 	log       *slog.Logger
 
@@ -83,8 +84,7 @@ func (s *socket) await() *binding {
 	}
 }
 
-// retire closes the socket after b has got what waits in its queue. A connection that the kernel completes between
-// the last look and the close is reset: the kernel offers no way to refuse new ones and keep the old.
+// retire closes the socket after b has got what waits in its queue.
 func (s *socket) retire(b *binding) {
 	for _, a := range s.acceptors {
 		a.sweep(s, b)
