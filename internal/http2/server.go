@@ -1,0 +1,127 @@
+// Package http2 is HTTP/2 towards clients (RFC 9113), over TLS by ALPN and in clear text by prior knowledge. A Server
+// lives as long as its entrypoint, a connection as long as its socket, a stream as long as its exchange. Frames, HPACK,
+// flow control and flood protection are golang.org/x/net/http2's; what this package owns is the strict reading of a
+// request head, the exchange's client end, time limits and the drain. It knows no route, service or configuration block.
+package http2
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// Settings are what may change while a server runs. Handler, the timeouts of bodies and the limits of heads are read
+// anew for each stream; HeaderTimeout, KeepAliveTimeout and MaxStreams when a connection begins. A duration of 0 is no
+// limit.
+type Settings struct {
+	Handler          exchange.Handler
+	HeaderTimeout    time.Duration // from the connection's begin to the end of its preface
+	BodyIdleTimeout  time.Duration // between two reads of a request body
+	WriteIdleTimeout time.Duration // a write that makes no progress: ends its stream, or the connection if that is full
+	KeepAliveTimeout time.Duration // a connection without a stream
+	MaxHeaderBytes   int           // a request head as HTTP/1.1 would spell it; 0 is 65536
+	MaxHeaders       int           // number of its fields; 0 is 256
+	MaxStreams       int           // streams at once on a connection; 0 is 250
+}
+
+// Defaults of Settings.
+const (
+	defaultMaxHeaderBytes = 64 << 10
+	defaultMaxHeaders     = 256
+	defaultMaxStreams     = 250
+)
+
+// withDefaults returns a copy with the zero limits filled in.
+func (s *Settings) withDefaults() *Settings {
+	n := *s
+	n.MaxHeaderBytes = orDefault(n.MaxHeaderBytes, defaultMaxHeaderBytes)
+	n.MaxHeaders = orDefault(n.MaxHeaders, defaultMaxHeaders)
+	n.MaxStreams = orDefault(n.MaxStreams, defaultMaxStreams)
+	return &n
+}
+
+func orDefault(n, d int) int {
+	if n <= 0 {
+		return d
+	}
+	return n
+}
+
+// Server serves connections.
+type Server struct {
+	settings atomic.Pointer[Settings]
+	clock    *conn.Clock
+	mode     atomic.Uint32 // only ever grows
+
+	mu    sync.Mutex // guards conns
+	conns map[*serverConn]struct{}
+}
+
+// NewServer makes a server.
+func NewServer(s *Settings, clock *conn.Clock) *Server {
+	srv := &Server{clock: clock, conns: make(map[*serverConn]struct{})}
+	srv.settings.Store(s.withDefaults())
+	return srv
+}
+
+// Update replaces the settings: the next stream of every connection uses them.
+func (s *Server) Update(n *Settings) { s.settings.Store(n.withDefaults()) }
+
+// Drain modes, from mild to strict.
+const (
+	serving    = iota
+	superseded // announce the end with the next response
+	draining   // announce the end now
+	forced     // end now
+)
+
+// Drain announces on every connection that no further stream is taken (GOAWAY), so that clients send what follows
+// elsewhere. Streams under way are finished, then their connection is closed.
+func (s *Server) Drain() { s.order(draining, (*serverConn).drain) }
+
+// Supersede is the gentle form for a binary upgrade: each open connection's next response announces the end of the
+// connection, and idle ones stay until Drain or Force.
+func (s *Server) Supersede() { s.order(superseded, nil) }
+
+// Force ends every connection now; exchanges under way are aborted.
+func (s *Server) Force() { s.order(forced, (*serverConn).force) }
+
+// order raises the mode and then tells the connections. One that enters in between finds the mode raised.
+func (s *Server) order(mode uint32, tell func(*serverConn)) {
+	for {
+		m := s.mode.Load()
+		if m >= mode || s.mode.CompareAndSwap(m, mode) {
+			break
+		}
+	}
+	if tell == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		tell(c)
+	}
+}
+
+// Open is the number of connections.
+func (s *Server) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+func (s *Server) track(c *serverConn) {
+	s.mu.Lock()
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+}
+
+func (s *Server) untrack(c *serverConn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+}
