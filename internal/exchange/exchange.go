@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
@@ -169,6 +170,9 @@ type Exchange struct {
 	headSent  bool
 	ended     bool
 	expectFwd bool
+
+	idBuf    [128]byte // what Record.RequestID views
+	traceBuf [32]byte  // what Record.TraceID views
 
 	departed atomic.Bool
 	mu       sync.Mutex // guards the two below
@@ -357,6 +361,18 @@ func (x *Exchange) Context() context.Context {
 
 // SetClient records who the client is, after forwarding headers were judged.
 func (x *Exchange) SetClient(ip netip.Addr) { x.Record.ClientIP = ip }
+
+// SetRequestID records the request's id, at most 128 bytes. The record's string is a view that ends with the exchange.
+func (x *Exchange) SetRequestID(id []byte) {
+	n := copy(x.idBuf[:], id)
+	x.Record.RequestID = unsafe.String(&x.idBuf[0], n)
+}
+
+// SetTraceID records the id of the trace that the request belongs to, 32 bytes, in the same way.
+func (x *Exchange) SetTraceID(id []byte) {
+	n := copy(x.traceBuf[:], id)
+	x.Record.TraceID = unsafe.String(&x.traceBuf[0], n)
+}
 
 // End closes the record; it has an effect once. The caller hands the record on.
 func (x *Exchange) End(o Outcome) bool {

@@ -69,8 +69,9 @@ func (c *serverConn) fill(x *exchange.Exchange, b []byte) {
 	}
 	r.Expect = h.expect
 	r.Upgrade = nil
-	if !h.upgrade.empty() && h.upgradeOpt && h.proto == exchange.HTTP11 {
-		r.Upgrade = h.upgrade.of(b)
+	if u := h.upgrade.of(b); h.upgradeOpt && h.proto == exchange.HTTP11 && exchange.EqualFold(u, "websocket") &&
+		string(r.Method) == "GET" && r.ContentLength == 0 {
+		r.Upgrade = u // every other protocol is left out, h2c among them
 	}
 	r.Target = c.target(r, h.target.of(b))
 	r.Path, r.Query = r.Target, nil

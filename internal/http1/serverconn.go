@@ -70,7 +70,7 @@ type serverConn struct {
 
 // How a connection was told to end.
 const (
-	serving = iota
+	serving  = iota
 	gently   // after one more request, with Connection: close
 	promptly // after the exchange under way; when idle, now
 )

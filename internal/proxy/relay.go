@@ -1,0 +1,141 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/service"
+)
+
+func isEnd(err error) bool { return errors.Is(err, io.EOF) }
+
+// relay passes the response on, from its head to its end, and gives everything back.
+func (f *forward) relay(head http1.Head) error {
+	x := f.x
+	r := &x.Response
+	r.Status, r.ContentLength = head.Status, head.Length
+	r.Fields.StripHopByHop()
+	r.Fields.DelKnown(exchange.FieldContentLength)
+	r.Fields.DelKnown(exchange.FieldXRequestID)
+	if head.Status == 101 {
+		return f.tunnel(head)
+	}
+	x.Guard.Extend(f.limit())
+	raw := false
+	if f.up.Chunked() {
+		f.toRaw, raw = x.Raw()
+	}
+	var err error
+	if !f.up.Buffered() && !f.up.Done() { // nothing of the body is here: the head must not wait for it
+		f.sinkFailed = true
+		err = x.Send(nil, false)
+		f.sinkFailed = err != nil
+	}
+	if err == nil {
+		err = f.up.CopyBody(f, raw, &r.Trailers)
+	}
+	return f.end(err)
+}
+
+// end closes the books of an exchange whose response has been relayed or broken.
+func (f *forward) end(err error) error {
+	cause := f.x.Guard.Disarm()
+	if f.streaming {
+		f.stopPump()
+	}
+	reuse := err == nil && cause == conn.CauseNone && (!f.streaming || f.uploaded)
+	f.up.Release(reuse)
+	f.up = nil
+	result := service.OK
+	if err != nil {
+		e := f.relayError(cause, err)
+		if e.Outcome == exchange.OutcomeFailed {
+			result = service.Broken
+		} else {
+			result = service.Unused
+		}
+		err = e
+	}
+	f.lease.Done(result)
+	return err
+}
+
+// limit is how long the next wait for body bytes may be.
+func (f *forward) limit() time.Duration {
+	return max(min(f.p.policy.StreamIdleTimeout, f.totalLeft()), 1)
+}
+
+func (f *forward) totalLeft() time.Duration {
+	return f.p.policy.StreamTotalTimeout - time.Since(f.dispatch)
+}
+
+// Body passes body bytes on to the client.
+func (f *forward) Body(p []byte, last bool) error {
+	if err := f.x.Send(p, last); err != nil {
+		f.sinkFailed = true
+		return err
+	}
+	if !last {
+		f.x.Guard.Extend(f.limit())
+	}
+	return nil
+}
+
+// Raw passes chunks on with their framing.
+func (f *forward) Raw(r exchange.RawRun) error {
+	if err := f.x.SendRaw(f.toRaw, r); err != nil {
+		f.sinkFailed = true
+		return err
+	}
+	if !r.Last {
+		f.x.Guard.Extend(f.limit())
+	}
+	return nil
+}
+
+// Interim passes a 1xx head on.
+func (f *forward) Interim(status int, fields *exchange.Fields) error {
+	if status == 100 && !f.x.ExpectForwarded() {
+		return nil
+	}
+	fields.StripHopByHop()
+	if err := f.x.Interim(status, fields); err != nil {
+		f.sinkFailed = true
+		return err
+	}
+	return nil
+}
+
+// tunnel relays bytes both ways after a 101, until both sides have ended.
+func (f *forward) tunnel(head http1.Head) error {
+	x := f.x
+	x.Response.Upgrade = head.Upgrade
+	x.Guard.Extend(0)
+	if err := x.Send(nil, true); err != nil {
+		f.sinkFailed = true
+		return f.end(err)
+	}
+	down, err := x.Down.Takeover()
+	if err != nil {
+		f.sinkFailed = true
+		return f.end(err)
+	}
+	up := f.up.Takeover()
+	done := conn.Relay(down, up)
+	cause := x.Guard.Disarm()
+	_ = up.Close()
+	_ = down.Close()
+	f.up = nil
+	x.Record.BytesIn += done.AtoB
+	x.Record.BytesOut += done.BtoA
+	x.Record.Outcome = exchange.OutcomeUpgraded
+	if cause == conn.CauseDrain {
+		x.Record.Outcome = exchange.OutcomeDrained
+	}
+	f.lease.Done(service.OK)
+	return nil
+}
