@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"syscall"
 )
 
 // Conn is a connection that says what is known of it.
@@ -60,6 +61,49 @@ func (p *Plain) CloseWrite() error {
 		return w.CloseWrite()
 	}
 	return p.Conn.Close()
+}
+
+// below is the connection that TLS and other wrappers stand on.
+func below(c net.Conn) net.Conn {
+	for {
+		w, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return c
+		}
+		c = w.NetConn()
+	}
+}
+
+// FD is the descriptor of the connection at the bottom, for probes; -1 when it has none.
+func (p *Plain) FD() int {
+	fd := -1
+	switch c := below(p.Conn).(type) {
+	case interface{ FD() int }:
+		return c.FD()
+	case syscall.Conn:
+		if rc, err := c.SyscallConn(); err == nil {
+			_ = rc.Control(func(f uintptr) { fd = int(f) })
+		}
+	}
+	return fd
+}
+
+// PeerGone reports whether the peer has left, if the connection at the bottom can tell.
+func (p *Plain) PeerGone() bool {
+	b, ok := below(p.Conn).(Prober)
+	return ok && b.PeerGone()
+}
+
+// Abort closes with a reset where that is possible, and without TLS's closing alert: the peer cannot take what it has
+// for the whole.
+func (p *Plain) Abort() error {
+	switch c := below(p.Conn).(type) {
+	case interface{ Abort() error }:
+		return c.Abort()
+	case interface{ SetLinger(sec int) error }:
+		_ = c.SetLinger(0)
+	}
+	return below(p.Conn).Close()
 }
 
 func addrPort(a net.Addr) netip.AddrPort {
