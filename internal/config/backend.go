@@ -27,7 +27,7 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 	case otherSchemes[scheme] != "" && strings.HasPrefix(rest, "//"):
 		d.later(t.at, otherSchemes[scheme], "this release dials http://, https:// and unix: backends")
 		return false
-	case isPort(rest) && isHostName(scheme):
+	case isPort(rest) && isHost(scheme):
 		d.later(t.at, "a backend without a scheme is", `write "http://host:port"`)
 		return false
 	default:
@@ -58,15 +58,18 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.badURL(t, title, why, "")
 	}
 	s.Host = canonical
+	usual := map[string]string{"http": "80", "https": "443"}[scheme]
 	if !hasPort {
-		port = map[string]string{"http": "80", "https": "443"}[scheme]
+		port = usual
 	} else {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
 			return d.badURL(t, title, "has a port that is not a number from 1 to 65535", "")
 		}
 		port = strconv.FormatUint(n, 10)
-		s.Host += ":" + port
+		if port != usual {
+			s.Host += ":" + port
+		}
 	}
 	s.Scheme, s.Addr, s.Base = scheme, canonical+":"+port, strings.TrimSuffix(base, "/")
 	return true
@@ -89,6 +92,11 @@ func (d *decoder) badURL(t text, title, why, hint string) bool {
 	diag.Hint = hint
 	diag.ShowValue = diag.ShowValue && !strings.Contains(t.s, "@")
 	return false
+}
+
+func isHost(s string) bool {
+	_, why := canonicalHost(s)
+	return why == ""
 }
 
 // isPort accepts a port with an optional path behind it, as in a backend written without a scheme.

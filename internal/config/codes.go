@@ -21,10 +21,10 @@ const (
 	CodeFile         = "config.file"                        // a certificate, key or CA file that cannot be used
 	CodeUnsupported  = "config.not_supported_yet"           // known and well-formed, but this release does not run it
 	WarnPriority     = "config.warn.path_outranks_host"     // a path rule wins over a longer thought host rule
-	WarnUnused       = "config.warn.unused"                 // a service or middleware that no router names
 	WarnNoEffect     = "config.warn.no_effect"              // a definition that changes nothing
 	WarnNoTraffic    = "config.warn.no_traffic"             // every server of a service has weight 0
 	WarnDuplicate    = "config.warn.duplicate_backend"      // a service with the same backend twice
+	WarnMore         = "config.warn.more"                   // how many further warnings are not listed
 	WarnExpired      = "config.warn.certificate_expired"    // a certificate out of its validity
 	WarnExposed      = "config.warn.management_unprotected" // management reachable from afar without token or client certificate
 )

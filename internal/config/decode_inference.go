@@ -65,7 +65,7 @@ func (o *object) literalOnly() {
 	for _, f := range o.fields {
 		if calls(f.val) {
 			o.d.fail(CodeType, f.val.Span, "%s in %s must be literal: functions are not allowed in inference", f.key, o.title)
-			f.val = &acl.Value{Kind: acl.Null, Span: f.val.Span}
+			f.val, f.reported = &acl.Value{Kind: acl.Null, Span: f.val.Span}, true
 		}
 	}
 }

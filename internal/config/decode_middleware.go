@@ -101,9 +101,10 @@ func (d *decoder) bucket(o *object) RateLimit {
 }
 
 func (d *decoder) rateLimit(o *object, m *Middleware) {
+	before := len(d.diags)
 	r := d.bucket(o)
 	m.RateLimit = &r
-	if r.Burst == 0 && o.written("rate") {
+	if r.Burst == 0 && len(d.diags) == before {
 		d.warn(WarnNoTraffic, o.at, "%s refuses every request: its bucket holds no token", o.title)
 	}
 }

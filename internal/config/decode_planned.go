@@ -34,8 +34,9 @@ func (d *decoder) revisions(o *object, s *Service) {
 	names := map[string]bool{}
 	sum := 0
 	for i, c := range all {
-		c.kind, c.title = "revisions", "revisions of "+o.title
+		c.kind, c.title = "revisions", "revisions"
 		name, at, ok := c.name()
+		c.title += " of " + o.title
 		if ok && names[name] {
 			d.fail(CodeDuplicate, at, "%s is defined twice", c.title)
 		}

@@ -53,8 +53,7 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 			}
 		}
 	}
-	c.d.diags.Sort()
-	return c.d.diags
+	return c.d.findings()
 }
 
 type fileCheck struct {

@@ -49,7 +49,7 @@ func (l Loader) decode(sources []Source, seen func(kind, key string)) (*Config, 
 		d.read = func(path string) ([]byte, error) { return readBounded(path, maxFileValue) }
 	}
 	sum := sha256.New()
-	root := &object{d: d, kind: "top level", title: "the configuration"}
+	root := &object{d: d, kind: topLevel, title: "the configuration"}
 	for _, src := range sources {
 		sum.Write(src.Text)
 		doc, found := acl.Parse(src.File, src.Text)
@@ -76,8 +76,7 @@ func (l Loader) decode(sources []Source, seen func(kind, key string)) (*Config, 
 	if !d.broken {
 		d.validate(cfg)
 	}
-	d.diags.Sort()
-	return cfg, d.diags
+	return cfg, d.findings()
 }
 
 var (
@@ -99,3 +98,6 @@ func readError(err error) string {
 	}
 	return "the file cannot be read"
 }
+
+// topLevel is the kind of the merged document.
+const topLevel = "top level"

@@ -14,8 +14,9 @@ type decoder struct {
 	env    func(string) (string, bool)
 	read   func(string) ([]byte, error)
 	diags  acl.Diagnostics
-	broken bool     // some file has a syntax error: do not complain of what may merely be unread
-	hidden []string // values read by file(...)
+	warns  acl.Diagnostics // kept apart: too many of them must not refuse a configuration
+	broken bool            // some file has a syntax error: do not complain of what may merely be unread
+	hidden []string        // values read by file(...)
 	seen   func(kind, key string)
 }
 
@@ -28,9 +29,26 @@ func (d *decoder) fail(code string, at acl.Span, format string, args ...any) *ac
 
 // warn adds a warning at a place.
 func (d *decoder) warn(code string, at acl.Span, format string, args ...any) *acl.Diagnostic {
-	diag := d.fail(code, at, format, args...)
-	diag.Severity = acl.Warning
+	diag := &acl.Diagnostic{Severity: acl.Warning, Code: code, Message: fmt.Sprintf(format, args...), Span: at}
+	d.warns = append(d.warns, diag)
 	return diag
+}
+
+// maxWarnings are listed; the rest is counted.
+const maxWarnings = 20
+
+// findings returns the errors and the first warnings, sorted.
+func (d *decoder) findings() acl.Diagnostics {
+	d.warns.Sort()
+	all := d.diags
+	for _, w := range d.warns[:min(len(d.warns), maxWarnings)] {
+		all.Add(w)
+	}
+	if more := len(d.warns) - maxWarnings; more > 0 {
+		all.Add(&acl.Diagnostic{Severity: acl.Warning, Code: WarnMore, Message: fmt.Sprintf("and %d more warnings", more)})
+	}
+	all.Sort()
+	return all
 }
 
 // later refuses something this release does not run; have says what it runs instead.
@@ -44,6 +62,8 @@ type field struct {
 	keySpan acl.Span
 	val     *acl.Value
 	known   bool
+	// reported says that the value was taken away with a finding of its own.
+	reported bool
 }
 
 // object is one block, or one object value that stands for a block, while it is decoded. It remembers which keys
@@ -140,9 +160,10 @@ func (o *object) where(key string) acl.Span {
 	return o.at
 }
 
-// missing reports a required key, unless the file is broken and it may merely be unread.
+// missing reports a required key, unless it has a finding already, or the file is broken and it may merely be unread.
 func (o *object) missing(key, hint string) {
-	if !o.d.broken {
+	reported := slices.ContainsFunc(o.fields, func(f *field) bool { return f.key == key && f.reported })
+	if !o.d.broken && !reported {
 		o.d.fail(CodeMissing, o.at, "%s in %s is required", key, o.title).Hint = hint
 	}
 }
@@ -184,6 +205,9 @@ func (o *object) children(names ...string) []*object {
 	}
 	for _, c := range out {
 		c.kind, c.title = names[0], names[0]+" of "+o.title
+		if o.kind == topLevel {
+			c.title = names[0]
+		}
 	}
 	return out
 }
@@ -287,6 +311,8 @@ func (o *object) unknown(code, what, name string, at acl.Span) {
 	switch near := acl.Suggest(name, o.keys); {
 	case near != "":
 		diag.Hint = "did you mean " + near + "?"
+	case o.longer(name) != "":
+		diag.Hint = "did you mean " + o.longer(name) + "?"
 	case len(o.keys) == 0:
 		diag.Hint = o.title + " has no keys"
 	default:
@@ -294,6 +320,15 @@ func (o *object) unknown(code, what, name string, at acl.Span) {
 		slices.Sort(known)
 		diag.Hint = "known here: " + strings.Join(known, ", ")
 	}
+}
+
+// longer returns the known key that begins with name, as when a unit or "_enabled" was left off.
+func (o *object) longer(name string) string {
+	i := slices.IndexFunc(o.keys, func(k string) bool { return len(name) >= 4 && strings.HasPrefix(k, name+"_") })
+	if i < 0 {
+		return ""
+	}
+	return o.keys[i]
 }
 
 // article is the name of a kind with its article, for messages.

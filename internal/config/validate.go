@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // validate checks what needs more than one block. It runs only on texts without syntax errors: in a broken one the
@@ -54,14 +55,17 @@ func (d *decoder) checkAddresses(cfg *Config) {
 			all = append(all, bound{"the probe_address of management", m.ProbePos, m.ProbeAddress, false})
 		}
 	}
-	for i, b := range all {
-		for _, a := range all[:i] {
-			if a.udp == b.udp && listenerOf(a.addr).overlaps(listenerOf(b.addr)) {
+	byPort := map[string][]bound{} // only equal ports can meet
+	for _, b := range all {
+		l := listenerOf(b.addr)
+		for _, a := range byPort[l.port] {
+			if a.udp == b.udp && listenerOf(a.addr).overlaps(l) {
 				d.fail(CodeDuplicate, b.at, "%s and %s, at %s, cannot both listen on their address", b.what, a.what, a.at).Hint =
 					"give each its own port"
 				break
 			}
 		}
+		byPort[l.port] = append(byPort[l.port], b)
 	}
 }
 
@@ -128,40 +132,69 @@ func (d *decoder) checkManagement(cfg *Config) {
 	}
 }
 
+// ranked is what checkPriorities needs to know of a router.
+type ranked struct {
+	name  string
+	r     *Router
+	paths []string // arguments of Path and PathPrefix; nil when the rule is no plain conjunction
+}
+
+// maxComparisons bounds checkPriorities: a warning is not worth a slow reload of ten thousand routers.
+const maxComparisons = 1 << 20
+
 // checkPriorities warns where a rule without a host outranks a rule with one by its length alone: the request for
 // that host then goes to the wrong router, which nobody who writes rules expects.
 func (d *decoder) checkPriorities(cfg *Config) {
-	for _, hostName := range sortedKeys(cfg.Routers) {
-		host := cfg.Routers[hostName]
-		if host.Rule == nil || !host.Rule.HasHost() || host.Priority > 0 {
-			continue
+	var hosts, paths []ranked
+	for _, name := range sortedKeys(cfg.Routers) {
+		r := cfg.Routers[name]
+		switch {
+		case r.Rule == nil || r.Priority > 0:
+		case r.Rule.HasHost():
+			hosts = append(hosts, ranked{name, r, plainPaths(r.Rule)})
+		case r.Rule.HasPath():
+			paths = append(paths, ranked{name, r, plainPaths(r.Rule)})
 		}
-		for _, pathName := range sortedKeys(cfg.Routers) {
-			path := cfg.Routers[pathName]
-			if path.Rule == nil || path.Rule.HasHost() || !path.Rule.HasPath() || path.Priority > 0 || !shareEntrypoint(host, path) {
+	}
+	slices.SortStableFunc(paths, func(a, b ranked) int { return b.r.Rule.DefaultPriority() - a.r.Rule.DefaultPriority() })
+	left := maxComparisons
+	for _, host := range hosts {
+		short := host.r.Rule.DefaultPriority()
+		for _, path := range paths {
+			long := path.r.Rule.DefaultPriority()
+			if left--; long < short || left < 0 {
+				break
+			}
+			if long == short && path.name > host.name || !shareEntrypoint(host.r, path.r) || disjoint(host.paths, path.paths) {
 				continue
 			}
-			long, short := path.Rule.DefaultPriority(), host.Rule.DefaultPriority()
-			if long < short || long == short && pathName > hostName || disjointPaths(host, path) {
-				continue
-			}
-			d.warn(WarnPriority, host.refs.rule.at, "the rule of routers %s, for a host, is outranked by the longer rule of routers %s, for a path, at %s",
-				strconv.Quote(hostName), strconv.Quote(pathName), path.refs.rule.at).Hint =
-				"longer rules come first: set priority on routers " + strconv.Quote(hostName) + " if that is not meant"
+			d.warn(WarnPriority, host.r.refs.rule.at, "the rule of routers %s, for a host, is outranked by the longer rule of routers %s, for a path, at %s",
+				strconv.Quote(host.name), strconv.Quote(path.name), path.r.refs.rule.at).Hint =
+				"longer rules come first: set priority on routers " + strconv.Quote(host.name) + " if that is not meant"
 			break
 		}
 	}
 }
 
-// disjointPaths reports whether two plain conjunctions ask for path prefixes that no path has both of. It errs on the
-// side of false.
-func disjointPaths(a, b *Router) bool {
-	for _, m := range a.Rule.Matchers() {
-		for _, n := range b.Rule.Matchers() {
-			if strings.ContainsAny(a.RuleText+b.RuleText, "|!") || m.Name != "Path" && m.Name != "PathPrefix" || n.Name != "Path" && n.Name != "PathPrefix" {
-				continue
-			}
-			if !strings.HasPrefix(m.Args[0], n.Args[0]) && !strings.HasPrefix(n.Args[0], m.Args[0]) {
+// plainPaths returns the paths that a rule asks for when it is a conjunction without negation.
+func plainPaths(rule *route.Rule) []string {
+	if strings.ContainsAny(rule.Text(), "|!") {
+		return nil
+	}
+	var out []string
+	for _, m := range rule.Matchers() {
+		if m.Name == "Path" || m.Name == "PathPrefix" {
+			out = append(out, m.Args[0])
+		}
+	}
+	return out
+}
+
+// disjoint reports whether no path fulfils both lists of prefixes. It errs on the side of false.
+func disjoint(a, b []string) bool {
+	for _, x := range a {
+		for _, y := range b {
+			if !strings.HasPrefix(x, y) && !strings.HasPrefix(y, x) {
 				return true
 			}
 		}
