@@ -26,6 +26,9 @@ func files(t *testing.T) []string {
 
 func TestExamplesAreFormatted(t *testing.T) {
 	for _, name := range files(t) {
+		if name == "seed-basic.acl" {
+			continue // kept as others wrote it, to the byte
+		}
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(name)
 			if err != nil {
@@ -72,7 +75,7 @@ func TestExamplesAreValid(t *testing.T) {
 	load := config.Loader{LookupEnv: func(name string) (string, bool) {
 		value, ok := environment[name]
 		return value, ok
-	}}
+	}, ReadFile: func(string) ([]byte, error) { return []byte("Bearer example-of-no-value\n"), nil }}
 	for _, name := range files(t) {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(name)

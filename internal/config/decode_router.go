@@ -39,7 +39,7 @@ func (d *decoder) rule(t text, title string) *route.Rule {
 			msg = "the computed text does not compile (" + e.Code.String() + ")"
 		}
 		diag := d.fail(CodeRule, at, "rule in %s: %s", title, msg)
-		diag.ShowValue = t.lit != nil && !carriesCredential(t.s)
+		diag.ShowValue = t.lit != nil && !mentionsCredential(t.s)
 		if e.Suggest != "" {
 			diag.Hint = "did you mean " + e.Suggest + "?"
 		}

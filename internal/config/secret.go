@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 )
 
@@ -67,20 +68,21 @@ func (h HeaderValue) LogValue() slog.Value { return slog.StringValue(h.String())
 // credentialHeaders are fields whose value is a credential wherever it came from.
 var credentialHeaders = []string{"authorization", "cookie", "set-cookie", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key"}
 
+// credentialWords are parts of field names that speak of a credential.
+var credentialWords = []string{"token", "secret", "password", "apikey", "api-key", "credential"}
+
 // carriesCredential reports whether a field of that name holds a credential, judged by its name.
 func carriesCredential(name string) bool {
 	name = strings.ToLower(name)
-	for _, n := range credentialHeaders {
-		if name == n {
-			return true
-		}
-	}
-	for _, part := range []string{"token", "secret", "password", "apikey", "api-key", "credential"} {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(credentialHeaders, name) ||
+		slices.ContainsFunc(credentialWords, func(w string) bool { return strings.Contains(name, w) })
+}
+
+// mentionsCredential reports whether a rule may hold the wanted value of a credential field.
+func mentionsCredential(rule string) bool {
+	rule = strings.ToLower(rule)
+	in := func(w string) bool { return strings.Contains(rule, w) }
+	return slices.ContainsFunc(credentialHeaders, in) || slices.ContainsFunc(credentialWords, in)
 }
 
 // show returns s as a view prints it: masked when it contains a value that was read by file(...).
