@@ -17,6 +17,7 @@ func (c *serverConn) serveOne() {
 	x := c.x
 	c.wait.Disarm()
 	b := c.in[c.r:c.w]
+	x.Request.Fields.Rebase(b) // waiting for the body may have moved the head
 	c.fill(x, b)
 	c.r += c.head.end
 	c.resp = response{close: c.head.close || c.head.proto == exchange.HTTP10 && !c.head.keep}

@@ -2,16 +2,13 @@ package http1_test
 
 import (
 	"bufio"
-	"context"
+	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
@@ -19,139 +16,145 @@ import (
 	"github.com/sluice-proxy/sluice/internal/http1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// mode is a kind of connection that every test of the server runs on.
-type mode struct {
-	name string
-	wrap func(net.Conn) conn.Conn
+// answer is one response as a test looks at it.
+type answer struct {
+	*http.Response
+	body string
 }
 
-// kernelConn takes an accepted connection over the way the accept path does.
-func kernelConn(c net.Conn) conn.Conn {
-	if r, ok := rawOf(c); ok {
-		return r
-	}
-	return conn.NewPlain(c, conn.Info{})
-}
-
-var modes = []mode{
-	{"kernel", kernelConn},
-	{"plain", func(c net.Conn) conn.Conn { return conn.NewPlain(c, conn.Info{}) }},
-}
-
-// testServer serves h on a loopback port and is stopped with the test.
-func testServer(t *testing.T, m mode, h exchange.HandlerFunc) (addr string, live *drain.Tracker) {
+func readAnswer(t testing.TB, r *bufio.Reader, method string) answer {
 	t.Helper()
-	clock := conn.NewClock()
-	ctx, cancel := context.WithCancel(context.Background())
-	stopped := make(chan struct{})
-	go func() { _ = clock.Run(ctx); close(stopped) }()
-	live = new(drain.Tracker)
-	srv := http1.NewServer(&http1.Settings{
-		Limits:        http1.Limits{MaxHeaderBytes: 8 << 10, MaxHeaders: 32},
-		Handler:       h,
-		HeaderTimeout: 5 * time.Second, BodyIdleTimeout: 5 * time.Second, WriteIdleTimeout: 5 * time.Second, KeepAliveTimeout: 5 * time.Second,
-	}, clock, nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	res, err := http.ReadResponse(r, &http.Request{Method: method})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("no response: %v", err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var n []chan struct{}
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				break
-			}
-			d := make(chan struct{})
-			n = append(n, d)
-			go func() { srv.ServeConn(m.wrap(c), live); close(d) }()
-		}
-		for _, d := range n {
-			<-d
-		}
-	}()
-	t.Cleanup(func() { l.Close(); live.Force(); <-done; cancel(); <-stopped })
-	return l.Addr().String(), live
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatalf("response body after %d bytes: %v", len(body), err)
+	}
+	return answer{res, string(body)}
 }
 
-// echo answers with the method, the target and the body.
-func echo(x *exchange.Exchange) error {
-	var body []byte
-	for {
-		p, err := x.Down.ReadBody()
-		body = append(body, p...)
-		if err == io.EOF {
-			break
+func TestKeepAlive(t *testing.T) {
+	eachMode(t, func(t *testing.T, m mode) {
+		c := serve(t, m, testClock(t), settings(exchange.HandlerFunc(echo))).dial()
+		r := bufio.NewReader(c)
+		for i := range 5 {
+			body := strings.Repeat("x", i*50_000)
+			fmt.Fprintf(c, "POST /%d?q HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", i, len(body), body)
+			if a := readAnswer(t, r, "POST"); a.body != body || a.Header.Get("X-Seen") != fmt.Sprintf("POST /%d?q", i) || a.Close {
+				t.Fatalf("round %d: %d bytes, %v", i, len(a.body), a.Header)
+			}
+			fmt.Fprintf(c, "PUT /c%d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n3\r\nabc\r\n0\r\n\r\n", i, len(body)+1, body+"y")
+			if a := readAnswer(t, r, "PUT"); a.body != body+"yabc" || a.Close {
+				t.Fatalf("chunked round %d: %d bytes, %v", i, len(a.body), a.Header)
+			}
 		}
-		if err != nil {
-			return err
-		}
-	}
-	x.Response.Status = 200
-	x.Response.ContentLength = -1
-	x.Response.Fields.Add("X-Seen", string(x.Request.Method)+" "+string(x.Request.Target))
-	return x.Send(body, true)
+	})
 }
 
-func TestServerEcho(t *testing.T) {
-	for _, m := range modes {
-		t.Run(m.name, func(t *testing.T) {
-			addr, _ := testServer(t, m, echo)
-			for i := range 3 {
-				body := strings.Repeat("x", i*100_000)
-				req, _ := http.NewRequest("POST", "http://"+addr+"/a?b=c", strings.NewReader(body))
-				res, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got, err := io.ReadAll(res.Body)
-				if err != nil || string(got) != body || res.Header.Get("X-Seen") != "POST /a?b=c" {
-					t.Fatalf("round %d: %d bytes, %v, %q", i, len(got), err, res.Header)
-				}
-				res.Body.Close()
+func TestPipelining(t *testing.T) {
+	eachMode(t, func(t *testing.T, m mode) {
+		c := serve(t, m, testClock(t), settings(exchange.HandlerFunc(echo))).dial()
+		var all bytes.Buffer
+		const n = 100
+		for i := range n {
+			switch i % 4 {
+			case 0:
+				fmt.Fprintf(&all, "GET /%d HTTP/1.1\r\nHost: a\r\n\r\n", i)
+			case 1:
+				fmt.Fprintf(&all, "POST /%d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab%d\r\n0\r\n\r\n", i, i%10)
+			case 2:
+				body := strings.Repeat(fmt.Sprint(i), 1+i*20)
+				fmt.Fprintf(&all, "POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", i, len(body), body)
+			case 3:
+				fmt.Fprintf(&all, "\r\nGET /%d HTTP/1.1\r\nHost: a\r\nX-Pad: %s\r\n\r\n", i, strings.Repeat("p", i*10))
 			}
-			req, _ := http.NewRequest("PUT", "http://"+addr+"/", io.MultiReader(strings.NewReader("abc"), strings.NewReader("def")))
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
+		}
+		go func() { _, _ = c.Write(all.Bytes()) }()
+		r := bufio.NewReader(c)
+		for i := range n {
+			a := readAnswer(t, r, "")
+			if seen := a.Header.Get("X-Seen"); !strings.HasSuffix(seen, fmt.Sprintf(" /%d", i)) {
+				t.Fatalf("answer %d is for %q", i, seen)
 			}
-			if got, _ := io.ReadAll(res.Body); string(got) != "abcdef" {
-				t.Fatalf("chunked: %q", got)
+			if i%4 == 2 && a.body != strings.Repeat(fmt.Sprint(i), 1+i*20) || i%4 == 1 && a.body != fmt.Sprintf("ab%d", i%10) {
+				t.Fatalf("answer %d has body %.40q", i, a.body)
 			}
-			res.Body.Close()
-			http.DefaultClient.CloseIdleConnections()
-		})
-	}
+		}
+	})
 }
 
-func TestServerPipelining(t *testing.T) {
-	for _, m := range modes {
-		t.Run(m.name, func(t *testing.T) {
-			addr, _ := testServer(t, m, echo)
-			c, err := net.Dial("tcp", addr)
+// TestFieldsStay has a body behind the head that makes the buffer move between parsing and serving: the fields must
+// still be those of this request, while other connections use the buffers that were given back.
+func TestFieldsStay(t *testing.T) {
+	eachMode(t, func(t *testing.T, m mode) {
+		clock := testClock(t)
+		site := serve(t, m, clock, settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
+			body, err := readBody(x)
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
-			defer c.Close()
-			fmt.Fprintf(c, "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nGET /3 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-			r := bufio.NewReader(c)
-			for _, want := range []string{"GET /1", "POST /2", "GET /3"} {
-				res, err := http.ReadResponse(r, nil)
-				if err != nil {
-					t.Fatal(err)
+			mark := string(body[:1])
+			for name, v := range x.Request.Fields.All() {
+				if strings.HasPrefix(string(name), "X-") && strings.Trim(string(v), mark) != "" {
+					return exchange.Reject(500, "leak", fmt.Sprintf("field %s of %s is %.30s", name, mark, v))
 				}
-				if res.Header.Get("X-Seen") != want {
-					t.Fatalf("got %q, want %q", res.Header.Get("X-Seen"), want)
+			}
+			if strings.Trim(string(body), mark) != "" || string(x.Request.Path) != "/"+mark {
+				return exchange.Reject(500, "leak", "body or path of another request")
+			}
+			x.Response.Status = 204
+			return x.Send(nil, true)
+		})))
+		done := make(chan error, 16)
+		for i := range cap(done) {
+			mark := string(rune('a' + i))
+			c := site.dial()
+			go func() {
+				r := bufio.NewReader(c)
+				for n := range 30 {
+					pad := 100 * n
+					body := strings.Repeat(mark, 5000+n)
+					_, _ = fmt.Fprintf(c, "POST /%s HTTP/1.1\r\nHost: a\r\nX-Pad: %s\r\nX-Mark: %s\r\nContent-Length: %d\r\n\r\n%s", mark,
+						strings.Repeat(mark, pad), mark, len(body), body)
+					res, err := http.ReadResponse(r, nil)
+					if err == nil && res.StatusCode != 204 {
+						b, _ := io.ReadAll(res.Body)
+						err = fmt.Errorf("%s: %s", mark, b)
+					}
+					if err != nil {
+						done <- err
+						return
+					}
 				}
-				_, _ = io.Copy(io.Discard, res.Body)
+				done <- nil
+			}()
+		}
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
 			}
-			if _, err := r.ReadByte(); err != io.EOF {
-				t.Fatalf("after close: %v", err)
-			}
-		})
-	}
+		}
+	})
+}
+
+// TestPartialPreface has a connection that begins like HTTP/2 and then falls silent.
+func TestPartialPreface(t *testing.T) {
+	eachMode(t, func(t *testing.T, m mode) {
+		s := settings(exchange.HandlerFunc(echo))
+		s.HeaderTimeout = 200 * time.Millisecond
+		near, far := m.pair(t)
+		defer near.Close()
+		srv := http1.NewServer(s, testClock(t), func(conn.Conn, []byte, *drain.Tracker) { t.Error("handed over") })
+		done := make(chan struct{})
+		go func() { defer close(done); srv.ServeConn(far, nil) }()
+		io.WriteString(near, "PRI * HT")
+		near.SetDeadline(time.Now().Add(10 * time.Second))
+		if a := readAnswer(t, bufio.NewReader(near), ""); a.StatusCode != 408 {
+			t.Errorf("status %d", a.StatusCode)
+		}
+		near.Close()
+		<-done
+	})
 }

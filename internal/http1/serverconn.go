@@ -206,10 +206,10 @@ func (c *serverConn) process() verdict {
 			c.idle()
 			return needBytes
 		}
+		if c.head.seen == 0 && c.seq.Load() == 0 && c.srv.h2 != nil && isPreface(b) {
+			return c.preface(b)
+		}
 		if c.x == nil {
-			if c.seq.Load() == 0 && c.srv.h2 != nil && isPreface(b) {
-				return c.preface(b)
-			}
 			c.begin()
 		}
 		if c.head.end == 0 {
@@ -323,6 +323,9 @@ func (c *serverConn) ensure(n int) {
 // preface hands a connection over that speaks HTTP/2, once all of the preface is here.
 func (c *serverConn) preface(b []byte) verdict {
 	if len(b) < len(preface) {
+		if c.x == nil {
+			c.begin() // whoever falls silent here is answered like every other client
+		}
 		c.headWait()
 		c.ensure(1)
 		return needBytes
