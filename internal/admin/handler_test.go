@@ -191,7 +191,8 @@ func TestNotReady(t *testing.T) {
 	probe := "http://" + s.Addr(admin.SocketProbe).String()
 	for _, c := range []call{
 		{url: base(s) + "/api/gateway/readyz", header: bearer("s3cret")},
-		{url: probe + "/readyz"}, {url: probe + "/api/gateway/readyz/"},
+		{url: probe + "/readyz"},
+		{url: probe + "/api/gateway/readyz/"},
 	} {
 		if r := c.do(t); r.status != 503 || r.body != want || r.header.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %d %s", c.url, r.status, r.body)

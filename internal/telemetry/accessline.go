@@ -19,6 +19,7 @@ const (
 	maxUserAgent = 1024
 	maxName      = 256 // configured names, ids
 	maxBackend   = 512
+	maxCause     = 512
 )
 
 // encoder makes entries. It remembers the text of the current second.
@@ -121,6 +122,11 @@ func appendOptional(b []byte, x *exchange.Exchange) []byte {
 	if r.Limit != "" {
 		b = append(b, `,"limit":`...)
 		b = appendText(b, r.Limit, maxName)
+	}
+	if r.Err != nil && (r.Outcome == exchange.OutcomeFailed || r.Outcome == exchange.OutcomeAborted) {
+		// Only what went wrong behind us: the cause of a refusal may quote the client.
+		b = append(b, `,"error":`...)
+		b = appendText(b, maskURLs(r.Err.Error()), maxCause)
 	}
 	if v := tlsVersion(x); v != "" {
 		b = append(b, `,"tls_version":"`...)

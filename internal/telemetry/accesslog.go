@@ -106,7 +106,7 @@ func (c *LogChange) Commit() {
 // Abort closes what Prepare has opened.
 func (c *LogChange) Abort() {
 	if c.opened != nil {
-		c.opened.file.Close()
+		_ = c.opened.close()
 	}
 }
 

@@ -119,7 +119,12 @@ func TestAccessLogJSON(t *testing.T) {
 	left.Begin(client{}, &conn.Alarm{}, left.Conn, time.Unix(0, 0))
 	left.Record.Outcome = exchange.OutcomeDisconnected
 
-	got := strings.Split(strings.TrimSuffix(written(t, "json", proxied, rejected, left), "\n"), "\n")
+	failed := begin(1)
+	failed.Begin(client{}, &conn.Alarm{}, failed.Conn, time.Unix(0, 0))
+	failed.Record.Status, failed.Record.Outcome, failed.Record.Code = 502, exchange.OutcomeFailed, exchange.CodeConnectFailed
+	failed.Record.Err = errors.New(`dial "http://user:canary@10.0.0.1": refused`)
+
+	got := strings.Split(strings.TrimSuffix(written(t, "json", proxied, rejected, left, failed), "\n"), "\n")
 	want := []string{
 		`{"timestamp":"2026-11-30T08:04:07.214Z","client_ip":"203.0.113.9","method":"GET","path":"/v1/chat/completions",` +
 			`"host":"api.example.com","status":200,"response_bytes":3456,"duration_ms":1234,"backend":"http://10.0.0.2:8000",` +
@@ -132,6 +137,10 @@ func TestAccessLogJSON(t *testing.T) {
 		`{"timestamp":"1970-01-01T00:00:00.000Z","client_ip":"192.0.2.7","method":null,"path":null,"host":null,"status":499,` +
 			`"response_bytes":0,"duration_ms":0,"backend":null,"router":null,"entrypoint":"web","user_agent":null,` +
 			`"peer_ip":"192.0.2.7","protocol":"HTTP/1.1","outcome":"disconnected","bytes_in":0}`,
+		`{"timestamp":"1970-01-01T00:00:00.000Z","client_ip":"192.0.2.7","method":null,"path":null,"host":null,"status":502,` +
+			`"response_bytes":0,"duration_ms":0,"backend":null,"router":null,"entrypoint":"web","user_agent":null,` +
+			`"peer_ip":"192.0.2.7","protocol":"HTTP/1.1","outcome":"failed","bytes_in":0,"error_code":"connect_failed",` +
+			`"error":"dial \"http://[redacted]@10.0.0.1\": refused"}`,
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%d lines, want %d: %q", len(got), len(want), got)

@@ -40,6 +40,14 @@ func openOutput(name string, stdout, stderr *os.File) (*output, error) {
 	return &output{name: name, file: file}, nil
 }
 
+// close closes the file. A standard one that could not be duplicated stays open: it is the process's.
+func (o *output) close() error {
+	if o.standard() && !duplicates {
+		return nil
+	}
+	return o.file.Close()
+}
+
 func (o *output) standard() bool { return o.name == "stdout" || o.name == "stderr" }
 
 // attempt is the result of one write.

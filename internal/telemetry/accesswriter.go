@@ -44,7 +44,7 @@ func (l *AccessLog) flush(ctx context.Context, tick <-chan time.Time, all bool) 
 // finish closes an output that nothing will be written to any more.
 func (l *AccessLog) finish(o *output) {
 	if !o.abandoned {
-		if err := o.file.Close(); err != nil {
+		if err := o.close(); err != nil {
 			l.log.Warn("closing the access log output", "output", o.name, "error", err)
 		}
 	}
@@ -84,7 +84,7 @@ func (l *AccessLog) write(ctx context.Context, tick <-chan time.Time, c *chunk) 
 			o.abandoned = true
 			if o.interrupt() {
 				l.account(c, <-result)
-				o.file.Close()
+				_ = o.close()
 			} else {
 				l.q.abandoned(c)
 			}

@@ -7,8 +7,11 @@ import (
 	"syscall"
 )
 
-// openFlags keep an output that is a pipe without reader from blocking the start.
-const openFlags = syscall.O_NONBLOCK
+const (
+	// openFlags keep an output that is a pipe without reader from blocking the start.
+	openFlags  = syscall.O_NONBLOCK
+	duplicates = true
+)
 
 // duplicate returns a second descriptor of f. Its mode, blocking or not, is that of f and stays as it is.
 func duplicate(f *os.File) (*os.File, error) {

@@ -21,7 +21,12 @@ type ProcessLog struct {
 // and so is the user information of URLs. It refuses an unknown format.
 func NewHandler(o ProcessLog) (slog.Handler, error) {
 	if o.Output == nil {
-		o.Output = os.Stderr
+		// A write to the descriptor 2 itself would end the process when nobody reads any more.
+		stderr, err := duplicate(os.Stderr)
+		if err != nil {
+			return nil, fmt.Errorf("opening the process log: %w", err)
+		}
+		o.Output = stderr
 	}
 	opts := &slog.HandlerOptions{Level: o.Level, ReplaceAttr: mask}
 	text := o.Format == "text"
