@@ -86,6 +86,7 @@ func (o *object) topSeconds(key string, def uint64) time.Duration {
 		}
 		c.known = true
 		inner := o.d.fromBlock(c.block)
+		inner.kind = o.kind
 		inner.noLabels()
 		if i := slices.IndexFunc(inner.fields, func(f *field) bool { return f.key == key }); i >= 0 {
 			inner.fields[i].known = true
