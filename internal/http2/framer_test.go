@@ -15,13 +15,12 @@ import (
 
 // framer is a client that speaks in single frames.
 type framer struct {
-	t    *testing.T
-	r    *rig
-	c    net.Conn
-	fr   *xhttp2.Framer
-	enc  *hpack.Encoder
-	buf  bytes.Buffer
-	last string // of the latest GOAWAY
+	t   *testing.T
+	r   *rig
+	c   net.Conn
+	fr  *xhttp2.Framer
+	enc *hpack.Encoder
+	buf bytes.Buffer
 }
 
 // framer connects, with these initial settings.
@@ -127,5 +126,18 @@ func (f *framer) want(frames ...string) {
 		if got := f.next(); got != want {
 			f.t.Fatalf("got %q, want %q", got, want)
 		}
+	}
+}
+
+// trailers sends the fields that end a stream.
+func (f *framer) trailers(id uint32, fields ...string) {
+	f.t.Helper()
+	f.buf.Reset()
+	for i := 0; i < len(fields); i += 2 {
+		_ = f.enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+	}
+	err := f.fr.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: f.buf.Bytes(), EndStream: true, EndHeaders: true})
+	if err != nil {
+		f.t.Fatal(err)
 	}
 }

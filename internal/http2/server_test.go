@@ -176,8 +176,13 @@ func (r *rig) url(path string) string {
 	return "http://h2.test" + path
 }
 
-// each runs f on every kind of connection.
+// each runs f on every kind of connection, beside other tests.
 func each(t *testing.T, f func(t *testing.T, m mode)) {
+	t.Parallel()
+	inEachMode(t, f)
+}
+
+func inEachMode(t *testing.T, f func(t *testing.T, m mode)) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) { f(t, m) })
 	}
