@@ -71,7 +71,7 @@ func TestHeads(t *testing.T) {
 		{"authority with port", nil, []string{":authority", "h2.test:8443"}, "HEADERS 200", "served h2.test:8443"},
 		{"authority in brackets", nil, []string{":authority", "[::1]:8443"}, "HEADERS 200", "served [::1]:8443"},
 		{"host alone", []string{"host", "other.test"}, []string{":authority", ""}, "HEADERS 200", "served other.test"},
-		{"host equal", []string{"host", "H2.test"}, nil, "HEADERS 200", "served h2.test"},
+		{"host equal", []string{"host", "h2.test"}, nil, "HEADERS 200", "served h2.test"},
 		{"host differs", []string{"host", "other.test"}, nil, "HEADERS 400", "refused bad_request"},
 		{"two hosts", []string{"host", "h2.test", "host", "h2.test"}, nil, "HEADERS 400", "refused bad_request"},
 		{"no authority", nil, []string{":authority", ""}, "HEADERS 400", "refused bad_request"},

@@ -2,8 +2,7 @@ package http2
 
 import (
 	"context"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -25,7 +24,7 @@ const (
 const drainGrace = time.Second
 
 // silent takes what the frame loop would log: every line of it is about a client's misbehaviour, none is for operators.
-var silent = log.New(io.Discard, "", 0)
+var silent = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 
 // serverConn is one client connection.
 type serverConn struct {
