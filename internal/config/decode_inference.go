@@ -32,7 +32,7 @@ func (d *decoder) inference(o *object, mode Mode) *Inference {
 	}
 	o.finish(nil)
 	if mode == CloudManaged {
-		d.later(o.at, "inference is", "")
+		d.later(o.at, "inference is", `this release runs mode { kind = "standalone" }`)
 	}
 	return p
 }

@@ -42,6 +42,9 @@ const runningTypes = "this release runs the types rate-limit, headers and strip-
 func (d *decoder) middleware(name string, o *object) *Middleware {
 	o.kind = "middlewares"
 	m := &Middleware{Name: name, Pos: o.at}
+	if slices.Contains(d.registered, name) {
+		d.fail(CodeConflict, o.at, "%s has the name of a middleware that the program brings along", o.title)
+	}
 	t := o.str("type", true)
 	i := slices.IndexFunc(middlewareTypes, func(mt middlewareType) bool { return mt.name == t.s })
 	if !t.ok || i < 0 {
@@ -121,6 +124,10 @@ func (d *decoder) stripPrefix(o *object, m *Middleware) {
 	for _, t := range o.list("prefixes") {
 		if !strings.HasPrefix(t.s, "/") || strings.ContainsAny(t.s, "?# \t\r\n\x00") {
 			d.bad(t, CodeValue, "prefixes in %s: an item must begin with / and hold no query, fragment, blank or control character", o.title)
+			continue
+		}
+		if strings.Contains(strings.TrimSuffix(t.s, "/*"), "*") {
+			d.bad(t, CodeValue, "prefixes in %s: * stands for one segment, at the end only", o.title).Hint = `write "/base/*"`
 			continue
 		}
 		m.StripPrefix.Prefixes = append(m.StripPrefix.Prefixes, t.s)

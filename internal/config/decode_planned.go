@@ -17,7 +17,7 @@ func (d *decoder) plannedService(o *object, s *Service) {
 	if c := o.child("mirror"); c != nil {
 		s.Mirror = &Mirror{Service: c.str("service", true).s, Percentage: min(c.count("percentage", 100, 0, math.MaxUint8), 100)}
 		c.finish(nil)
-		d.later(c.at, "mirroring is", "")
+		d.later(c.at, "mirroring is", "this release sends each request to one service")
 	}
 	d.revisions(o, s)
 	if c := o.child("rollout"); c != nil {
@@ -25,7 +25,7 @@ func (d *decoder) plannedService(o *object, s *Service) {
 	}
 	if c := o.child("scaling"); c != nil {
 		s.Scaling = d.scaling(c)
-		d.later(c.at, "scaling is", "")
+		d.later(c.at, "scaling is", "this release balances over the servers that are written")
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -71,6 +72,9 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 		bound = true
 	}
 	for _, t := range r.refs.middlewares {
+		if slices.Contains(d.registered, t.s) {
+			continue
+		}
 		reference(d, t, "middleware", title, cfg.Middlewares)
 	}
 	if !bound {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -103,6 +104,11 @@ func (o *object) topSeconds(key string, def uint64) time.Duration {
 func (d *decoder) mode(o *object) Mode {
 	if o == nil {
 		return Standalone
+	}
+	if f := o.take("kind"); f != nil && f.val.Kind == acl.String {
+		trimmed := *f.val // blanks around the word have always been tolerated here
+		trimmed.Str = strings.TrimSpace(trimmed.Str)
+		f.val = &trimmed
 	}
 	kind, t := enum(o, "kind", Standalone, Standalone, CloudManaged)
 	if !o.has("kind") {

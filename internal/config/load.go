@@ -22,6 +22,9 @@ type Loader struct {
 	LookupEnv func(name string) (string, bool)
 	// ReadFile answers file(...); nil means a bounded read of the file system. More than 64 KiB are refused.
 	ReadFile func(path string) ([]byte, error)
+	// Registered are the names of middlewares that the embedding program brings along. Routers may name them; the
+	// configuration must not define them.
+	Registered []string
 }
 
 // Load parses, merges, decodes and validates the sources as one document, with the zero Loader.
@@ -41,7 +44,7 @@ func (l Loader) Load(sources []Source) (*Config, acl.Diagnostics) {
 // decode is Load that also returns what could be decoded of a faulty configuration. seen is told every key that the
 // decoder knows of the objects it met.
 func (l Loader) decode(sources []Source, seen func(kind, key string)) (*Config, acl.Diagnostics) {
-	d := &decoder{env: l.LookupEnv, read: l.ReadFile, seen: seen}
+	d := &decoder{env: l.LookupEnv, read: l.ReadFile, registered: l.Registered, seen: seen}
 	if d.env == nil {
 		d.env = os.LookupEnv
 	}

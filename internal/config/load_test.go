@@ -121,6 +121,23 @@ func TestManyErrorsAreBounded(t *testing.T) {
 	}
 }
 
+// Middlewares of the embedding program may be named, and not defined.
+func TestRegisteredMiddlewares(t *testing.T) {
+	text := "entrypoints \"e\" { address = \":1\" }\nservices \"s\" { load_balancer { servers { url = \"http://a\" } } }\n" +
+		"routers \"r\" { rule = \"Path(`/`)\"; service = \"s\"; middlewares = [\"own\"] }\n"
+	if cfg, _ := config.Load([]config.Source{src("m.acl", text)}); cfg != nil {
+		t.Error("a middleware that does not exist was accepted")
+	}
+	l := config.Loader{Registered: []string{"own"}}
+	if cfg, diags := l.Load([]config.Source{src("m.acl", text)}); cfg == nil {
+		t.Errorf("%s", report(diags))
+	}
+	_, diags := l.Load([]config.Source{src("m.acl", text+"middlewares \"own\" { type = \"rate-limit\"; rate = 1 }\n")})
+	if len(diags) != 1 || diags[0].Code != config.CodeConflict {
+		t.Errorf("%s", report(diags))
+	}
+}
+
 // Findings about a rule point at the very character, behind escapes and beside Unicode.
 func TestRuleErrorsPointIntoTheString(t *testing.T) {
 	text := "# ü\nentrypoints \"web\" { address = \":1\" }\nservices \"s\" { load_balancer { servers { url = \"http://a\" } } }\n" +
@@ -239,4 +256,34 @@ func FuzzLoad(f *testing.F) {
 		}
 		config.ValidText(loose, "x")
 	})
+}
+
+// bigText is a configuration near the limits of the language: every check across blocks must stay about linear.
+func bigText(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "entrypoints \"e%d\" { address = \":%d\" }\n", i, i%60000+1)
+		fmt.Fprintf(&b, "routers \"h%d\" { rule = \"Host(`h%d`)\"; service = \"s%d\" }\n", i, i, i)
+		fmt.Fprintf(&b, "routers \"p%d\" { rule = \"PathPrefix(`/p%d`)\"; service = \"s%d\" }\n", i, i, i)
+		fmt.Fprintf(&b, "services \"s%d\" { load_balancer { servers { url = \"http://b%d\" } } }\n", i, i)
+	}
+	return b.String()
+}
+
+func TestBigConfigurationLoads(t *testing.T) {
+	cfg, diags := config.Load([]config.Source{src("big.acl", bigText(2400))})
+	if cfg == nil || len(cfg.Routers) != 4800 {
+		t.Fatal(diags)
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	text := bigText(2400)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if cfg, diags := config.Load([]config.Source{src("big.acl", text)}); cfg == nil {
+			b.Fatal(diags)
+		}
+	}
 }

@@ -18,6 +18,8 @@ type decoder struct {
 	broken bool            // some file has a syntax error: do not complain of what may merely be unread
 	hidden []string        // values read by file(...)
 	seen   func(kind, key string)
+
+	registered []string // middlewares of the embedding program
 }
 
 // fail adds an error at a place and returns it, so that the caller may add a hint.
