@@ -71,6 +71,7 @@ func TestShares(t *testing.T) {
 		{config.Weighted, []int{4, 1, 0, 5}, []float64{.4, .1, 0, .5}},
 		{config.LeastConnections, []int{1, 1, 1, 1}, []float64{.25, .25, .25, .25}},
 		{config.LeastConnections, []int{3, 1}, []float64{.75, .25}},
+		{config.LeastConnections, []int{1, 3}, []float64{.25, .75}},
 		{config.Random, []int{1, 1, 1, 1}, []float64{.25, .25, .25, .25}},
 		{config.Random, []int{3, 1}, []float64{.75, .25}},
 		{config.Random, []int{0, 1, 1}, []float64{0, .5, .5}},
