@@ -75,7 +75,7 @@ func startSuccessor(t *testing.T, names []string, files []*os.File, specs string
 		t.Fatal(err)
 	}
 	p := &process{cmd: exec.Command(exe)}
-	p.cmd.Env = append(os.Environ(), successorEnv+"="+strings.Join(names, ":")+";"+specs)
+	p.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", successorEnv+"="+strings.Join(names, ":")+";"+specs)
 	p.cmd.ExtraFiles = files
 	p.cmd.Stderr = &p.stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
