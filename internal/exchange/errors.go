@@ -88,6 +88,9 @@ func (x *Exchange) Fail(err error) {
 		x.Record.Outcome = OutcomeDisconnected
 		x.Record.Code = CodeClientGone
 		x.Down.Abort()
+	case x.forced.Load() || errors.Is(err, ErrForced):
+		x.Record.Outcome, x.Record.Code = OutcomeDrained, CodeDraining
+		x.Down.Abort()
 	case x.headSent:
 		x.Record.Outcome = OutcomeAborted
 		if e.Limit != "" {

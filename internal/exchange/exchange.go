@@ -174,15 +174,20 @@ type Exchange struct {
 	idBuf    [128]byte // what Record.RequestID views
 	traceBuf [32]byte  // what Record.TraceID views
 
-	departed atomic.Bool
-	mu       sync.Mutex // guards the two below
-	gone     chan struct{}
-	cancel   context.CancelCauseFunc
-	ctx      context.Context
+	departed   atomic.Bool
+	forced     atomic.Bool
+	mu         sync.Mutex // guards the fields below
+	gone       chan struct{}
+	goneClosed bool
+	cancel     context.CancelCauseFunc
+	ctx        context.Context
 }
 
 // ErrDeparted is the cause of everything that ends because the client went away.
 var ErrDeparted = errors.New("client departed")
+
+// ErrForced is the cause of what ends because the drain deadline passed.
+var ErrForced = errors.New("drain deadline passed")
 
 // Begin prepares a (re)used exchange for a new request.
 func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, now time.Time) {
@@ -195,7 +200,8 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.hooks, x.filters, x.Watch = x.hooks[:0], x.filters[:0], nil
 	x.headSent, x.ended, x.expectFwd, x.Trusted = false, false, false, false
 	x.departed.Store(false)
-	x.gone, x.cancel, x.ctx = nil, nil, nil
+	x.forced.Store(false)
+	x.gone, x.goneClosed, x.cancel, x.ctx = nil, false, nil, nil
 	x.Record.begin(now)
 	x.Record.Peer = info.Remote
 	x.Record.ClientIP = info.Remote.Addr().Unmap()
@@ -318,28 +324,54 @@ func (x *Exchange) Depart() {
 	if x.departed.Swap(true) {
 		return
 	}
+	x.release(ErrDeparted)
+	x.Guard.Ring(conn.CauseDeparted)
+}
+
+// Force ends everything that the exchange waits on although its client is there: the drain deadline has passed.
+// Engines call it from any goroutine, as often as they like.
+func (x *Exchange) Force() {
+	if !x.forced.Swap(true) {
+		x.release(ErrForced)
+	}
+	x.Guard.Ring(conn.CauseDrain)
+}
+
+// release lets go who waits for the client's departure.
+func (x *Exchange) release(cause error) {
 	x.mu.Lock()
-	if x.gone != nil {
+	if x.gone != nil && !x.goneClosed {
 		close(x.gone)
+		x.goneClosed = true
 	}
 	cancel := x.cancel
 	x.mu.Unlock()
 	if cancel != nil {
-		cancel(ErrDeparted)
+		cancel(cause)
 	}
-	x.Guard.Ring(conn.CauseDeparted)
+}
+
+// over reports whether nothing of the exchange is wanted any more, and why.
+func (x *Exchange) over() error {
+	switch {
+	case x.departed.Load():
+		return ErrDeparted
+	case x.forced.Load():
+		return ErrForced
+	}
+	return nil
 }
 
 // Gone reports whether the client went away.
 func (x *Exchange) Gone() bool { return x.departed.Load() }
 
-// Departed returns a channel that is closed when the client goes away.
+// Departed returns a channel that is closed when the client goes away, or the exchange is forced to end.
 func (x *Exchange) Departed() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.gone == nil {
 		x.gone = make(chan struct{})
-		if x.departed.Load() {
+		if x.goneClosed = x.over() != nil; x.goneClosed {
 			close(x.gone)
 		}
 	}
@@ -352,8 +384,8 @@ func (x *Exchange) Context() context.Context {
 	defer x.mu.Unlock()
 	if x.ctx == nil {
 		x.ctx, x.cancel = context.WithCancelCause(context.Background())
-		if x.departed.Load() {
-			x.cancel(ErrDeparted)
+		if err := x.over(); err != nil {
+			x.cancel(err)
 		}
 	}
 	return x.ctx

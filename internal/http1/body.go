@@ -13,20 +13,22 @@ import (
 
 // requestBody follows the body of the request under way. One goroutine reads it.
 type requestBody struct {
-	chunked bool
-	rest    int64 // bytes left of a body with a length
-	dec     chunked
-	bufp    *[]byte
-	br, bw  int // bytes read beyond the connection's own buffer
-	done    atomic.Bool
-	err     error
-	begun   atomic.Bool // somebody reads the body, maybe another goroutine: only done may be looked at
-	stop    atomic.Bool
+	chunked  bool
+	rest     int64 // bytes left of a body with a length
+	dec      chunked
+	bufp     *[]byte
+	br, bw   int // bytes read beyond the connection's own buffer
+	done     atomic.Bool
+	err      error
+	patience time.Duration // for the next bytes
+	begun    atomic.Bool   // somebody reads the body, maybe another goroutine: only done may be looked at
+	stop     atomic.Bool
 }
 
 // begin prepares for the body that the head announces.
-func (b *requestBody) begin(h *head) {
+func (b *requestBody) begin(h *head, idle time.Duration) {
 	b.chunked, b.rest, b.err = h.chunked, max(h.length, 0), nil
+	b.patience = idle
 	b.begun.Store(false)
 	b.done.Store(!h.chunked && b.rest == 0)
 	b.br, b.bw = 0, 0
@@ -151,23 +153,24 @@ func (c *serverConn) fillBody() error {
 	if b.stop.Load() {
 		return errBodyStopped
 	}
-	c.wait.Arm(interrupter(c.c), c.set.BodyIdleTimeout)
+	c.wait.Arm(c.reads, b.patience)
 	n, err := c.c.Read(space)
-	cause := c.wait.Disarm()
+	cause := c.settle()
 	b.br, b.bw = 0, n
-	if cause == conn.CauseDeadline && n == 0 {
-		_ = c.c.SetDeadline(time.Time{})
+	switch {
+	case n > 0:
+		return nil
+	case b.stop.Load():
+		return errBodyStopped
+	case c.forced.Load():
+		return exchange.ErrForced
+	case cause == conn.CauseDeadline:
 		e := refuse(408, exchange.CodeBodyTimeout, "Request body timeout")
 		e.Limit = "body_idle_timeout"
 		return e
-	}
-	if n > 0 {
+	case cause == conn.CauseDrain: // it was meant for an idle connection
 		return nil
-	}
-	if b.stop.Load() {
-		return errBodyStopped
-	}
-	if err == io.EOF {
+	case err == io.EOF:
 		return fmt.Errorf("%w: connection ended inside the request body", exchange.ErrDeparted)
 	}
 	return fmt.Errorf("%w: %v", exchange.ErrDeparted, err)
@@ -196,6 +199,12 @@ func (c *serverConn) InterruptBody() {
 // maxDiscard is how much of an unread body is read away to keep the connection.
 const maxDiscard = 64 << 10
 
+// skippable reports whether a body that nobody has begun to read is small enough to be read away. Another goroutine may
+// be about to read it.
+func (c *serverConn) skippable() bool {
+	return !c.head.chunked && !c.head.expect && c.head.length <= maxDiscard && !c.body.stop.Load()
+}
+
 // discardable reports whether the rest of the body is small enough to be read away.
 func (c *serverConn) discardable() bool {
 	b := &c.body
@@ -204,8 +213,9 @@ func (c *serverConn) discardable() bool {
 
 // discardBody reads the rest of the body away; false when the connection is of no use any more.
 func (c *serverConn) discardBody() bool {
-	for !c.body.done.Load() {
-		if !c.discardable() {
+	c.body.patience = min(c.set.BodyIdleTimeout, lingerIdle)
+	for end := time.Now().Add(lingerIdle); !c.body.done.Load(); {
+		if !c.discardable() || time.Now().After(end) {
 			return false
 		}
 		if _, err := c.ReadBody(); err != nil && err != io.EOF {

@@ -55,12 +55,6 @@ func (c *serverConn) step(fd int) bool {
 
 // tryRead reads what is there without waiting.
 func (c *serverConn) tryRead(b []byte) int {
-	if c.fd < 0 {
-		return 0
-	}
-	if c.raw == nil { // what lies under a TLS connection cannot be read past it
-		return 0
-	}
 	n, e := conn.TryRead(c.fd, b)
 	if e != 0 {
 		return 0

@@ -22,6 +22,7 @@ type response struct {
 	ends  int
 	rest  int64 // bytes left of a body with a length
 	close bool
+	begun bool // the final head is on its way: no interim one may follow
 	done  bool
 	err   error
 }
@@ -62,9 +63,11 @@ func (c *serverConn) keep(b []byte) {
 	}
 }
 
-// Interim sends a 1xx head.
+// Interim sends a 1xx head. After the final head it does nothing: whoever reads the body asks for it too.
 func (c *serverConn) Interim(status int, f *exchange.Fields) error {
-	if c.x.Request.Protocol == exchange.HTTP10 {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if c.x.Request.Protocol == exchange.HTTP10 || c.resp.begun {
 		return nil
 	}
 	out := appendStatus(c.buffer(), status)
@@ -79,6 +82,7 @@ func (c *serverConn) Interim(status int, f *exchange.Fields) error {
 // head makes the response head and decides how the body is framed.
 func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte {
 	r := &c.resp
+	r.begun = true
 	out := appendStatus(c.buffer(), x.Response.Status)
 	out = x.Response.Fields.AppendHTTP1(out, framing)
 	length := x.Response.ContentLength
@@ -110,7 +114,7 @@ func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte 
 		out = strconv.AppendInt(out, length, 10)
 		out = append(out, "\r\n"...)
 	}
-	if last && !c.body.done.Load() && (c.body.begun.Load() || !c.discardable()) {
+	if last && !c.body.done.Load() && (c.body.begun.Load() || !c.skippable()) {
 		r.close = true // an early answer to an upload that nobody will read
 	}
 	r.close = r.close || x.Response.Close || c.ending.Load() != serving
@@ -125,6 +129,8 @@ func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte 
 
 // SendHead sends the head with the first body bytes.
 func (c *serverConn) SendHead(x *exchange.Exchange, body []byte, last bool) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
 	out := c.makeHead(x, len(body), last)
 	c.keep(out)
 	return c.sendBody(x, out, body, last)
@@ -132,6 +138,8 @@ func (c *serverConn) SendHead(x *exchange.Exchange, body []byte, last bool) erro
 
 // SendBody sends body bytes.
 func (c *serverConn) SendBody(x *exchange.Exchange, body []byte, last bool) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
 	return c.sendBody(x, c.buffer(), body, last)
 }
 
@@ -211,6 +219,8 @@ func (c *serverConn) CanSendRaw(x *exchange.Exchange) bool {
 
 // SendRaw sends chunks with their framing.
 func (c *serverConn) SendRaw(x *exchange.Exchange, run exchange.RawRun, head bool) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
 	r := &c.resp
 	if r.err != nil {
 		return r.err
@@ -240,6 +250,10 @@ func (c *serverConn) write(a, b []byte) error {
 	if len(a) == 0 {
 		return nil
 	}
+	if c.forced.Load() {
+		c.resp.err = exchange.ErrForced
+		return c.resp.err
+	}
 	var err error
 	if c.raw != nil {
 		err = c.writeRaw(a, b)
@@ -264,14 +278,14 @@ func writeFailed(err error) error {
 
 // writePlain writes under the alarm that a stalled client rings.
 func (c *serverConn) writePlain(a, b []byte) error {
-	c.slow.Arm(interrupter(c.c), c.set.WriteIdleTimeout)
+	c.slow.Arm(c.writes, c.set.WriteIdleTimeout)
 	_, err := c.c.Write(a)
 	if err == nil && len(b) > 0 {
 		c.slow.Extend(c.set.WriteIdleTimeout)
 		_, err = c.c.Write(b)
 	}
-	if c.slow.Disarm() == conn.CauseDeadline && err == nil {
-		_ = c.c.SetDeadline(time.Time{})
+	if c.slow.Disarm() != conn.CauseNone && err == nil {
+		_ = c.c.SetWriteDeadline(time.Time{})
 	}
 	return err
 }

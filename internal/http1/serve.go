@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -15,7 +16,7 @@ import (
 // serveOne runs the request whose head is complete at c.in[c.r:].
 func (c *serverConn) serveOne() {
 	x := c.x
-	c.wait.Disarm()
+	c.settle()
 	b := c.in[c.r:c.w]
 	x.Request.Fields.Rebase(b) // waiting for the body may have moved the head
 	c.fill(x, b)
@@ -128,18 +129,12 @@ func (c *serverConn) finish() bool {
 		if c.phase.Load() == phaseTaken {
 			return false
 		}
-		// the clock is inside Depart, which does not block
-		time.Sleep(0)
+		runtime.Gosched() // the clock is inside Depart, which does not block
 	}
-	x := c.x
-	if x.Gone() || c.resp.err != nil || c.forced.Load() {
-		return false
-	}
-	if !c.resp.done {
+	if c.resp.err != nil || !c.resp.done {
 		c.aborted = true
-		return false
 	}
-	if c.aborted {
+	if c.aborted || c.x.Gone() || c.forced.Load() {
 		return false
 	}
 	if !c.body.done.Load() {
@@ -167,8 +162,9 @@ func (c *serverConn) ready() bool {
 		c.w += left
 	}
 	c.body.free()
-	if c.body.stop.Load() {
-		_ = c.c.SetReadDeadline(time.Time{})
+	c.body.dec.tail = nil
+	if c.body.stop.Swap(false) {
+		c.allowReads()
 	}
 	c.head.reset()
 	if c.outp != nil {
@@ -176,7 +172,8 @@ func (c *serverConn) ready() bool {
 		c.outp = nil
 	}
 	c.x.Request.Fields.Reset(nil)
-	c.wait.Arm(interrupter(c.c), c.set.KeepAliveTimeout)
+	c.set = c.srv.settings.Load()
+	c.wait.Arm(c.reads, c.set.KeepAliveTimeout)
 	if c.ending.Load() == promptly && c.w == c.r {
 		return false
 	}
@@ -187,7 +184,7 @@ func (c *serverConn) ready() bool {
 func (c *serverConn) refuseHead(err *exchange.Error) {
 	x := c.x
 	r := &x.Request
-	c.wait.Disarm()
+	c.settle()
 	r.Protocol, r.Method, r.Target, r.Path, r.Query, r.Host = exchange.HTTP11, nil, nil, nil, nil, nil
 	r.Expect, r.Upgrade, r.ContentLength = false, nil, 0
 	r.Fields.Reset(nil)
@@ -199,21 +196,30 @@ func (c *serverConn) refuseHead(err *exchange.Error) {
 	c.phase.Store(phaseServing)
 	c.handleError(x, err)
 	for !c.phase.CompareAndSwap(phaseServing, phaseIdle) {
-		time.Sleep(0)
+		runtime.Gosched()
 	}
 	c.linger = true
 }
 
-// Takeover gives the connection up to the exchange.
+// Takeover gives the connection up to the exchange, whose request body must have been read.
 func (c *serverConn) Takeover() (conn.Conn, error) {
+	if !c.body.done.Load() {
+		return nil, errors.New("connection cannot be taken over inside a request body")
+	}
 	for !c.phase.CompareAndSwap(phaseServing, phaseTaken) {
 		if c.phase.Load() == phaseTaken {
 			return nil, errors.New("connection was taken over already")
 		}
-		time.Sleep(0)
+		runtime.Gosched()
 	}
 	pre := append([]byte(nil), c.in[c.r:c.w]...)
+	if c.body.bw > c.body.br { // they came with the end of a chunked body
+		pre = append(pre, (*c.body.bufp)[c.body.br:c.body.bw]...)
+	}
 	c.r = c.w
+	if c.body.stop.Swap(false) {
+		c.allowReads()
+	}
 	c.resp.done, c.resp.close = true, true
 	return conn.WithPrefix(c.c, pre), nil
 }

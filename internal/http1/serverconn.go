@@ -3,6 +3,7 @@ package http1
 import (
 	"errors"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,16 +45,18 @@ type serverConn struct {
 	seen  uint32        // clock only: seq at the last visit
 	fd    int           // to probe; -1 none
 
-	wait  conn.Alarm // what the connection itself waits for: a request, a head, a body, a slow reader
+	wait  conn.Alarm // reads: a request, a head, a body
 	guard conn.Alarm // what the exchange waits for upstream
+	slow  conn.Alarm // a write on the plain path
 
-	slow conn.Alarm // a write on the plain path
+	reads, writes, both conn.Interrupter // what an alarm interrupts: one side, so that the other goes on
 
 	inp  *[]byte
 	in   []byte // in[r:w] has been received and not used
 	r, w int
 	head head
 	x    *exchange.Exchange
+	wmu  sync.Mutex // guards what is written: outp, resp
 	outp *[]byte
 	verd verdict
 
@@ -62,7 +65,6 @@ type serverConn struct {
 
 	more    bool // the last read filled the buffer: there is likely more
 	linger  bool // unread request bytes may follow: close without a reset
-	taken   bool // the exchange took the connection over
 	aborted bool // close with a reset
 	h2      []byte
 	forced  atomic.Bool
@@ -80,25 +82,25 @@ const (
 func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) {
 	sc := &serverConn{srv: s, set: s.settings.Load(), c: c, fd: descriptor(c)}
 	sc.raw = rawOf(c)
-	sc.wait.Arm(interrupter(c), sc.set.HeaderTimeout)
+	sc.reads, sc.writes, sc.both = readSide{c}, writeSide{c}, interrupter(c)
+	sc.wait.Arm(sc.reads, sc.set.HeaderTimeout)
 	if live != nil {
 		live.Enter(&sc.ticket, sc)
 	}
 	s.clock.Add(sc)
 	sc.serve()
-	sc.wait.Disarm()
-	if sc.h2 == nil && !sc.taken && sc.linger {
+	sc.settle()
+	if sc.h2 == nil && sc.linger && !sc.aborted {
 		sc.drainInput()
 	}
 	s.clock.Remove(sc)
 	sc.ticket.Leave()
 	sc.release()
-	switch {
-	case sc.h2 != nil:
+	if sc.h2 != nil {
 		s.h2(c, sc.h2, live)
-	case !sc.taken:
-		sc.close()
+		return
 	}
+	sc.close()
 }
 
 // descriptor is the kernel's number of a connection, for probes; -1 when it has none.
@@ -116,6 +118,15 @@ func interrupter(c conn.Conn) conn.Interrupter {
 	}
 	return deadlined{c}
 }
+
+// readSide and writeSide interrupt one direction.
+type (
+	readSide  struct{ conn.Conn }
+	writeSide struct{ conn.Conn }
+)
+
+func (s readSide) Interrupt()  { _ = s.SetReadDeadline(longAgo) }
+func (s writeSide) Interrupt() { _ = s.SetWriteDeadline(longAgo) }
 
 type deadlined struct{ conn.Conn }
 
@@ -149,30 +160,61 @@ func (c *serverConn) serve() {
 	}
 }
 
+// settle turns the alarm of reads off and takes back the interruption, if it has fired.
+func (c *serverConn) settle() conn.Cause {
+	cause := c.wait.Disarm()
+	if cause != conn.CauseNone {
+		c.allowReads()
+	}
+	return cause
+}
+
+// allowReads removes the read deadline, unless somebody else wants reads to fail, who sets his flag before it.
+func (c *serverConn) allowReads() {
+	_ = c.c.SetReadDeadline(time.Time{})
+	if c.forced.Load() || c.body.stop.Load() {
+		c.reads.Interrupt()
+	}
+}
+
 // interrupted decides what follows a wait that an alarm has ended; true goes on reading.
 func (c *serverConn) interrupted() bool {
-	cause := c.wait.Disarm()
-	_ = c.c.SetDeadline(time.Time{})
-	switch {
-	case c.forced.Load():
+	cause := c.settle()
+	if c.forced.Load() {
 		return false
-	case cause == conn.CauseDrain && c.lastBytes():
-		c.wait.Arm(interrupter(c.c), c.set.HeaderTimeout)
-		return true
-	case cause == conn.CauseDeadline && c.phase.Load() == phaseHead && c.w > c.r:
-		c.refuseHead(refuse(408, exchange.CodeHeaderTimeout, "Request header timeout"))
+	}
+	switch cause {
+	case conn.CauseDrain: // a request that has been received is still served
+		if c.w > c.r || c.lastBytes() {
+			c.wait.Arm(c.reads, c.set.HeaderTimeout)
+			return true
+		}
+	case conn.CauseDeparted:
+		if c.lastBytes() {
+			c.wait.Arm(c.reads, c.set.HeaderTimeout)
+			return true
+		}
+	case conn.CauseDeadline:
+		if c.phase.Load() == phaseHead && c.w > c.r {
+			c.refuseHead(refuse(408, exchange.CodeHeaderTimeout, "Request header timeout"))
+		}
 	}
 	return false
 }
 
-// lastBytes looks once more for bytes on an idle connection that is to be closed: a request that has been received is
-// still served.
+// lastLook is how long a connection that cannot be asked for bytes without waiting is waited on.
+const lastLook = 5 * time.Millisecond
+
+// lastBytes looks once more for bytes on a connection that is to be closed.
 func (c *serverConn) lastBytes() bool {
-	if c.w > c.r {
-		return true
-	}
 	c.ensure(1)
-	n := c.tryRead(c.in[c.w:])
+	n := 0
+	if c.raw != nil {
+		n = c.tryRead(c.in[c.w:])
+	} else if c.c.SetReadDeadline(time.Now().Add(lastLook)) == nil {
+		n, _ = c.c.Read(c.in[c.w:])
+		c.allowReads()
+	}
 	c.w += n
 	return n > 0
 }
@@ -223,7 +265,7 @@ func (c *serverConn) process() verdict {
 				c.ensure(1)
 				return needBytes
 			}
-			c.body.begin(&c.head)
+			c.body.begin(&c.head, c.set.BodyIdleTimeout)
 		}
 		if v, wait := c.dispatch(len(b) - c.head.end); wait || v != needBytes {
 			return v
@@ -276,6 +318,9 @@ func (c *serverConn) idle() {
 		c.x = nil
 	}
 	c.r, c.w = 0, 0
+	if c.inp == nil {
+		c.in = nil // one that has grown
+	}
 }
 
 // release returns every buffer.
@@ -347,11 +392,15 @@ func (c *serverConn) OnTick(k *conn.Clock) int {
 	k.Expire(&c.wait)
 	k.Expire(&c.guard)
 	k.Expire(&c.slow)
+	if c.forced.Load() {
+		c.cut() // again: a wait that began around the first time would go on
+		return -1
+	}
 	seq := c.seq.Load()
 	same := seq == c.seen
 	c.seen = seq
 	switch c.phase.Load() {
-	case phaseServing:
+	case phaseServing, phaseHead:
 		if same {
 			return c.probe()
 		}
@@ -381,7 +430,7 @@ func (c *serverConn) OnDeparted() {
 		c.phase.Store(phaseServing)
 		return
 	}
-	if c.phase.Load() == phaseIdle {
+	if p := c.phase.Load(); p == phaseIdle || p == phaseHead {
 		c.wait.Ring(conn.CauseDeparted)
 	}
 }
@@ -405,8 +454,17 @@ func (c *serverConn) Drain(mode drain.Mode) {
 func (c *serverConn) Force() {
 	c.ending.Store(promptly)
 	c.forced.Store(true)
+	c.cut()
+}
+
+// cut ends every wait, of the connection and of its exchange.
+func (c *serverConn) cut() {
 	c.guard.Ring(conn.CauseDrain)
-	interrupter(c.c).Interrupt()
+	c.both.Interrupt()
+	if c.phase.CompareAndSwap(phaseServing, phaseVisited) {
+		c.x.Force()
+		c.phase.Store(phaseServing)
+	}
 }
 
 // close ends the connection, with a reset if a response could not be ended properly.
@@ -439,7 +497,7 @@ func (c *serverConn) drainInput() {
 		if c.ending.Load() == promptly && time.Until(end) > lingerIdle {
 			end = time.Now().Add(lingerIdle)
 		}
-		if c.c.SetReadDeadline(time.Now().Add(lingerIdle)) != nil {
+		if c.c.SetReadDeadline(time.Now().Add(lingerIdle)) != nil || c.forced.Load() {
 			return
 		}
 		if _, err := c.c.Read(*bp); err != nil {
