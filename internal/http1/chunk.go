@@ -15,6 +15,8 @@ const (
 	maxSizeDigits   = 15
 )
 
+var crlf = []byte("\r\n")
+
 var errChunk = errors.New("malformed chunked body")
 
 type chunkState uint8
@@ -145,12 +147,12 @@ func (c *chunked) trailer(b []byte) (used int, done bool, err error) {
 		}
 		c.tail = append(c.tail, b[used:end]...)
 		used = end
+		if i >= 0 && !bytes.HasSuffix(c.tail, crlf) { // at once, rather than wait for an end that does not come
+			return used, false, errChunk
+		}
 		if i >= 0 && (len(c.tail) == 2 && c.tail[0] == '\r' || bytes.HasSuffix(c.tail, []byte("\n\r\n"))) {
 			c.state = chunkDone
 			return used, true, nil
-		}
-		if i >= 0 && len(c.tail) == 1 {
-			return used, false, errChunk
 		}
 	}
 	return used, false, nil
@@ -190,7 +192,7 @@ var forbiddenTrailer = exchange.SetOf(
 	exchange.FieldTrailer, exchange.FieldUpgrade, exchange.FieldKeepAlive, exchange.FieldProxyConnection, exchange.FieldProxyAuthenticate,
 	exchange.FieldProxyAuthorization, exchange.FieldExpect, exchange.FieldForwarded, exchange.FieldXForwardedFor, exchange.FieldXForwardedHost,
 	exchange.FieldXForwardedProto, exchange.FieldXForwardedPort, exchange.FieldXRealIP, exchange.FieldContentType, exchange.FieldAuthorization,
-	exchange.FieldCookie, exchange.FieldXRequestID,
+	exchange.FieldCookie, exchange.FieldXRequestID, exchange.FieldHTTP2Settings, exchange.FieldUnderscored,
 )
 
 // raw follows the framing in b, which it may compact in place, and returns what can be passed on unchanged: everything

@@ -2,6 +2,7 @@ package http1
 
 import (
 	"bytes"
+	"net/netip"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
@@ -53,11 +54,13 @@ func (h *head) parse(b []byte, f *exchange.Fields, lim Limits, request bool) (bo
 		f.Reset(nil)
 	}
 	for {
-		if len(b) > h.seen && bytes.IndexByte(b[h.seen:], '\n') < 0 {
+		feed := bytes.IndexByte(b[h.seen:], '\n')
+		if feed < 0 {
 			h.seen = len(b)
-		}
-		if h.seen >= len(b) {
 			return false, h.tooLong(len(b), lim, request)
+		}
+		if err := h.tooLong(h.seen+feed+1, lim, request); err != nil { // first, so that it does not matter how bytes arrive
+			return false, err
 		}
 		var next int
 		var err *exchange.Error
@@ -72,13 +75,7 @@ func (h *head) parse(b []byte, f *exchange.Fields, lim Limits, request bool) (bo
 		if err != nil {
 			return false, err
 		}
-		if next < 0 { // the line is not complete although a line feed is there: it lies further on
-			return false, badHead("line feed without carriage return")
-		}
 		h.at, h.seen = next, next
-		if h.at-h.begin > lim.MaxHeaderBytes {
-			return false, h.tooLong(h.at, lim, request)
-		}
 		if h.end > 0 {
 			f.Rebase(b)
 			if request {
@@ -144,24 +141,16 @@ func (h *head) requestLine(b []byte) (int, *exchange.Error) {
 	}
 	h.target = span{s, i}
 	i++
-	const version = "HTTP/1."
-	if n-i < len(version)+3 || string(b[i:i+len(version)]) != version {
+	const version = "HTTP/1.x\r\n"
+	if n-i < len(version) || string(b[i:i+7]) != version[:7] || b[i+7] != '0' && b[i+7] != '1' || b[i+8] != '\r' || b[i+9] != '\n' {
 		return -1, h.versionError(b[i:])
 	}
-	i += len(version)
-	switch b[i] {
-	case '1':
-		h.proto = exchange.HTTP11
-	case '0':
+	h.proto = exchange.HTTP11
+	if b[i+7] == '0' {
 		h.proto = exchange.HTTP10
-	default:
-		return -1, refuse(505, exchange.CodeVersionUnsupported, "HTTP version not supported")
-	}
-	if b[i+1] != '\r' || b[i+2] != '\n' {
-		return -1, badHead("request line does not end after its version")
 	}
 	h.inside = true
-	return i + 3, nil
+	return i + len(version), nil
 }
 
 // versionError tells a version that is not ours from rubbish.
@@ -169,7 +158,7 @@ func (h *head) versionError(v []byte) *exchange.Error {
 	if len(v) >= 10 && string(v[:5]) == "HTTP/" && digit(v[5]) && v[6] == '.' && digit(v[7]) && v[8] == '\r' && v[9] == '\n' {
 		return refuse(505, exchange.CodeVersionUnsupported, "HTTP version not supported")
 	}
-	return badHead("request line has no HTTP version")
+	return badHead("request line does not end in an HTTP version")
 }
 
 func digit(c byte) bool { return '0' <= c && c <= '9' }
@@ -367,35 +356,47 @@ func authorityBytes() (t [256]bool) {
 	for c := 0; c < 256; c++ {
 		t[c] = '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 	}
-	for _, c := range "-._~%!$&'()*+;=:[]" {
+	for _, c := range "-._~%!$&'()*+;=:" {
 		t[c] = true
 	}
 	return t
 }
 
-// validAuthority accepts host[:port] without user information (RFC 9110 §7.2); the empty host too.
+// validAuthority accepts host[:port] without user information (RFC 9110 §7.2, RFC 3986 §3.2.2); the empty host too. Of
+// address literals it accepts IPv6 without a zone.
 func validAuthority(a []byte) bool {
-	brackets := 0
+	if len(a) > 0 && a[0] == '[' {
+		return validLiteral(a)
+	}
 	for i, c := range a {
 		switch {
 		case !authorityByte[c]:
 			return false
-		case c == '[':
-			if i != 0 {
+		case c == '%':
+			if i+2 >= len(a) || !hex(a[i+1]) || !hex(a[i+2]) {
 				return false
 			}
-			brackets++
-		case c == ']':
-			if brackets != 1 || i+1 < len(a) && a[i+1] != ':' {
-				return false
-			}
-			brackets++
-		case c == ':' && brackets != 1:
+		case c == ':':
 			return validPort(a[i+1:]) && i > 0
 		}
 	}
-	return brackets == 0 || brackets == 2
+	return true
 }
+
+// validLiteral accepts [IPv6] and [IPv6]:port.
+func validLiteral(a []byte) bool {
+	end := bytes.IndexByte(a, ']')
+	if end < 0 {
+		return false
+	}
+	ip, err := netip.ParseAddr(string(a[1:end]))
+	if err != nil || !ip.Is6() || ip.Zone() != "" {
+		return false
+	}
+	return end+1 == len(a) || a[end+1] == ':' && validPort(a[end+2:])
+}
+
+func hex(c byte) bool { return digit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
 
 func validPort(p []byte) bool {
 	if len(p) > 5 {

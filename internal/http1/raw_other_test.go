@@ -9,3 +9,8 @@ import (
 )
 
 func rawOf(net.Conn) (conn.Conn, bool) { return nil, false }
+
+func unread(c conn.Conn) bool {
+	m, ok := c.(*conn.MemoryConn)
+	return ok && !m.Quiet()
+}

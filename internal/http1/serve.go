@@ -105,6 +105,8 @@ func (c *serverConn) target(r *exchange.Request, t []byte) []byte {
 	}
 	r.Host = rest[:end] // RFC 9112 §3.2.2: it replaces the Host field
 	switch {
+	case end == len(rest) && string(r.Method) == "OPTIONS":
+		return []byte("*") // RFC 9112 §3.2.4
 	case end == len(rest):
 		return []byte("/")
 	case rest[end] == '?':
