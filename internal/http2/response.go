@@ -169,10 +169,11 @@ func (st *stream) last(x *exchange.Exchange, written int) {
 // writeSide is the stream as what the write alarm interrupts: the stream is reset.
 type writeSide stream
 
-// Interrupt resets the stream, which fails a pending write. The frame loop takes the order at once.
+// Interrupt resets the stream, which fails a pending write. The frame loop takes the order unless it is just closing a
+// stalled connection, which nobody else, the clock least of all, may have to wait for. The stream waits at its end.
 func (s *writeSide) Interrupt() {
 	s.ours.Store(true)
-	_ = s.w.SetWriteDeadline(longAgo)
+	s.resetting.Go(func() { _ = s.w.SetWriteDeadline(longAgo) })
 }
 
 // failed tells a client that is gone from one that takes nothing. Every later write fails the same way.

@@ -170,7 +170,6 @@ func (c *serverConn) enter(st *stream) bool {
 	c.streams[st] = struct{}{}
 	c.running.Add(1)
 	c.mu.Unlock()
-	c.srv.clock.Add(st)
 	return true
 }
 
@@ -180,6 +179,7 @@ func (c *serverConn) leave(st *stream) {
 	c.mu.Lock()
 	delete(c.streams, st)
 	c.mu.Unlock()
+	st.resetting.Wait()
 	c.running.Done()
 }
 

@@ -40,7 +40,8 @@ type stream struct {
 	body requestBody
 	resp response
 
-	ours atomic.Bool // the stream was reset by us: its end is not the client's departure
+	ours      atomic.Bool    // the stream was reset by us: its end is not the client's departure
+	resetting sync.WaitGroup // the order to reset it, on its way to the frame loop
 }
 
 var streamPool = sync.Pool{New: func() any { return new(stream) }}
@@ -73,6 +74,7 @@ func (st *stream) serve() bool {
 	x := &st.x
 	bad := st.fill()
 	x.Begin(st, &st.guard, st.c.info, time.Now())
+	st.c.srv.clock.Add(st) // not before: a visit may end the exchange
 	if bad == nil {
 		bad = precheck(&x.Request)
 	}

@@ -13,10 +13,12 @@ import (
 
 // wire is a connection as the frame loop uses it: read by one goroutine, written by another, closed by a third. A
 // kernel connection must not be closed while it is written, since its descriptor's number may belong to somebody else
-// the next moment; wire closes only once no write is under way, and makes a pending one fail first.
+// the next moment, and TLS may write during a read; wire makes what is pending fail and closes once nothing is.
 type wire struct {
 	net.Conn
-	prefix []byte // read first; the reader's own
+
+	reading sync.Mutex // held during a read; guards prefix
+	prefix  []byte     // read first
 
 	deadlines sync.Mutex // guards setting deadlines against kill
 	dead      atomic.Bool
@@ -39,6 +41,11 @@ func (s secure) ConnectionState() tls.ConnectionState { return *s.state }
 
 // Read returns the prefix, then what the connection has.
 func (w *wire) Read(b []byte) (int, error) {
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	if w.dead.Load() {
+		return 0, net.ErrClosed
+	}
 	if len(w.prefix) > 0 {
 		n := copy(b, w.prefix)
 		w.prefix = w.prefix[n:]
@@ -51,7 +58,7 @@ func (w *wire) Read(b []byte) (int, error) {
 func (w *wire) Write(b []byte) (int, error) {
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	if w.closed || w.dead.Load() {
+	if w.dead.Load() {
 		return 0, net.ErrClosed
 	}
 	return w.Conn.Write(b)
@@ -67,9 +74,11 @@ func (w *wire) kill() {
 	_ = w.Conn.SetDeadline(longAgo)
 }
 
-// Close closes the connection once no write is under way.
+// Close closes the connection once nothing is under way on it.
 func (w *wire) Close() error {
 	w.kill()
+	w.reading.Lock()
+	defer w.reading.Unlock()
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if w.closed {
