@@ -10,9 +10,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// keepAlive is what the raw path sets on its listening sockets.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
-
 // plainAcceptor takes connections from an ordinary listener: on other systems, and from in-memory networks.
 type plainAcceptor struct {
 	ln    net.Listener

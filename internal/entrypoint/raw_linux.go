@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -40,6 +41,7 @@ type rawAcceptor struct {
 	accept rawAccept
 	local  netip.AddrPort // invalid: to be asked for, since the socket listens on every address
 	onStep func(uintptr) bool
+	muted  atomic.Bool // the filter of sweep is about to be attached
 
 	// state of the accept loop
 	s     *socket
@@ -117,6 +119,9 @@ func (a *rawAcceptor) take(fd int, b *binding) syscall.Errno {
 		_ = unix.Close(c)
 		return 0
 	}
+	if a.muted.Load() { // a connection that was completed meanwhile has the filter too, and would hear nothing
+		_ = unix.SetsockoptInt(c, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+	}
 	local := a.local
 	if !local.IsValid() {
 		local = localAddr(c)
@@ -143,6 +148,7 @@ var dropAll = unix.SockFprog{Len: 1, Filter: &unix.SockFilter{Code: unix.BPF_RET
 func (a *rawAcceptor) sweep(s *socket, b *binding) {
 	_ = a.rc.Control(func(fd uintptr) {
 		if s.addr.path == "" && !s.inherited && !s.passedOn.Load() {
+			a.muted.Store(true)
 			_ = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &dropAll) // best effort
 		}
 		for range sweepMax {

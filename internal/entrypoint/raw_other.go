@@ -5,7 +5,11 @@ package entrypoint
 import (
 	"context"
 	"net"
+	"time"
 )
+
+// keepAlive is what the raw path sets on its listening sockets.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
 
 // rawAccept is of no use where connections come from the net package.
 type rawAccept func()

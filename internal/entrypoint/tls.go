@@ -17,7 +17,8 @@ import (
 // wire is the connection below TLS. It knows whether the client has sent anything.
 type wire struct {
 	conn.Conn
-	heard atomic.Bool
+	heard   atomic.Bool
+	closing atomic.Bool
 }
 
 func (w *wire) Read(b []byte) (int, error) {
@@ -26,6 +27,20 @@ func (w *wire) Read(b []byte) (int, error) {
 		w.heard.Store(true)
 	}
 	return n, err
+}
+
+// closeWait is how long close_notify may take to be sent. crypto/tls would give it five seconds, which a client that
+// reads nothing makes a drain wait for.
+const closeWait = 200 * time.Millisecond
+
+// SetWriteDeadline shortens the deadline that crypto/tls sets when it closes.
+func (w *wire) SetWriteDeadline(t time.Time) error {
+	if w.closing.Load() {
+		if most := time.Now().Add(closeWait); t.After(most) {
+			t = most
+		}
+	}
+	return w.Conn.SetWriteDeadline(t)
 }
 
 // handshake is a connection's place in the drain until its server takes over.
@@ -57,6 +72,12 @@ type secured struct {
 
 // Info describes the connection, TLS state included.
 func (s *secured) Info() *conn.Info { return &s.info }
+
+// Close sends close_notify, if the client takes it soon, and closes the connection.
+func (s *secured) Close() error {
+	s.wire.closing.Store(true)
+	return s.Conn.Close()
+}
 
 // CloseWrite sends close_notify, then FIN for peers that wait for it.
 func (s *secured) CloseWrite() error {

@@ -2,6 +2,7 @@ package entrypoint_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -218,7 +219,7 @@ func TestSecuredConnection(t *testing.T) {
 		}
 		defer func() { _ = client.Close() }()
 		c := <-conns
-		if fd := c.(interface{ FD() int }).FD(); (fd >= 0) != kernel {
+		if fd := c.(interface{ FD() int }).FD(); kernel && fd < 0 {
 			t.Errorf("descriptor %d", fd)
 		}
 		// An interrupt ends a read that waits; reading goes on afterwards.
@@ -275,4 +276,48 @@ func TestSecuredConnection(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// pipes is a listener of connections in memory.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "memory"} }
+
+// A client that reads nothing does not hold up the close, on a connection without any buffer.
+func TestCloseIsBounded(t *testing.T) {
+	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	s := newSet(t, entrypoint.Setup{Listen: func(context.Context, string, string) (net.Listener, error) { return p, nil }})
+	took := make(chan time.Duration, 1)
+	apply(t, s, wanted{"web": {Address: "127.0.0.1:0", TLS: testTLS, HTTP: func(c conn.Conn, _ *drain.Tracker) {
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		began := time.Now()
+		_ = c.Close()
+		took <- time.Since(began)
+	}}})
+	client, server := net.Pipe()
+	defer func() { _ = client.Close() }()
+	p.conns <- server
+	tc := tls.Client(client, &tls.Config{InsecureSkipVerify: true})
+	if _, err := io.ReadFull(tc, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if d := <-took; d > 3*time.Second {
+		t.Errorf("closing took %v", d)
+	}
 }
