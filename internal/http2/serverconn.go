@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
 )
 
 // Flow control and framing that we grant a client. The connection's window bounds what its uploads may pile up.
@@ -33,9 +35,11 @@ type serverConn struct {
 	wire *wire
 	// base is a server of its own for this connection: its shutdown is the only way to have GOAWAY sent, and its
 	// keep-alive switch the only way to have it sent after the streams that are still to come.
-	base *http.Server
-	slot conn.ClockSlot
-	wait conn.Alarm // the preface; later, while draining, the first stream
+	base   *http.Server
+	slot   conn.ClockSlot
+	ticket drain.Ticket
+	gentle atomic.Bool // the next response announces the end
+	wait   conn.Alarm  // the preface; later, while draining, the first stream
 
 	running sync.WaitGroup // streams
 
@@ -50,7 +54,10 @@ type serverConn struct {
 func (s *Server) ServeConn(c conn.Conn) { s.ServeConnWith(c, nil) }
 
 // ServeConnWith is ServeConn for a connection of which prefix, beginning with the preface, has been read already.
-func (s *Server) ServeConnWith(c conn.Conn, prefix []byte) {
+func (s *Server) ServeConnWith(c conn.Conn, prefix []byte) { s.ServeIn(c, prefix, nil) }
+
+// ServeIn is ServeConnWith for a connection that is a member of live meanwhile, which may be nil.
+func (s *Server) ServeIn(c conn.Conn, prefix []byte, live *drain.Tracker) {
 	set := s.settings.Load()
 	sc := &serverConn{srv: s, info: c.Info(), wire: newWire(c, prefix), streams: make(map[*stream]struct{})}
 	defer sc.wire.Close()
@@ -66,6 +73,10 @@ func (s *Server) ServeConnWith(c conn.Conn, prefix []byte) {
 		sc.drain()
 	case forced:
 		return
+	}
+	if live != nil {
+		live.Enter(&sc.ticket, sc)
+		defer sc.ticket.Leave()
 	}
 	s.clock.Add(sc)
 	loop.ServeConn(sc.transport(), &http2.ServeConnOpts{Handler: sc, BaseConfig: baseConfig(sc.base)})
@@ -132,6 +143,18 @@ func (c *serverConn) Interrupt() {
 	}
 	c.wire.kill()
 }
+
+// Drain ends the connection in an orderly way, as a member of a tracker.
+func (c *serverConn) Drain(mode drain.Mode) {
+	if mode == drain.Gentle {
+		c.gentle.Store(true)
+		return
+	}
+	c.drain()
+}
+
+// Force ends the connection now.
+func (c *serverConn) Force() { c.force() }
 
 // drain lets the connection end: at once what is idle, after its streams what is not. One that has only just been
 // accepted is still served what it came for.

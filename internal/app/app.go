@@ -1,0 +1,255 @@
+// Package app wires a process: one function builds the parts in the order they depend on each other, one goroutine applies
+// configurations. An App lives as long as the process, or as the embedding program wants it.
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http2"
+	"github.com/sluice-proxy/sluice/internal/middleware"
+	"github.com/sluice-proxy/sluice/internal/service"
+	"github.com/sluice-proxy/sluice/internal/snapshot"
+	"github.com/sluice-proxy/sluice/internal/telemetry"
+)
+
+// Options say how a process is to run. Only what cannot change without a restart is here.
+type Options struct {
+	// ConfigPath is the main configuration file; its providers block names more. Watched if that says so.
+	ConfigPath string
+	// Text is the configuration itself, instead of ConfigPath.
+	Text string
+	// Listen replaces the address of the entrypoint named web; "" leaves it. Kept over reloads.
+	Listen string
+	// Version is shown by management.
+	Version string
+	// Logger gets the process log; nil discards.
+	Logger *slog.Logger
+	// Stdout and Stderr are what the access log's outputs of these names stand for; nil is the process's own.
+	Stdout, Stderr *os.File
+	// Network replaces the kernel's listening sockets and dials, for tests; nil is the kernel.
+	Network Network
+	// Process lets the app speak to a service manager: readiness, inherited sockets, upgrade. Off for embedders.
+	Process bool
+}
+
+// App is a running gateway.
+type App struct {
+	opts  Options
+	log   *slog.Logger
+	began time.Time
+
+	clock    *conn.Clock
+	registry *service.Registry
+	limits   *middleware.Limits
+	checker  *service.Checker
+	metrics  *telemetry.Metrics
+	access   *telemetry.AccessLog
+	certs    *cert.Store
+	store    snapshot.Store
+	active   atomic.Pointer[change]
+	sockets  *entrypoint.Set
+	admin    *admin.Server
+	servers  servers
+	group    drain.Group
+
+	proposals chan proposal
+	state     atomic.Pointer[stateName]
+	stopping  chan struct{} // closed when shutdown begins
+	forcing   chan struct{} // closed when it must not wait any more
+	done      chan struct{} // closed when everything has ended
+	once      [2]sync.Once
+	err       error // valid after done
+	upgraded  atomic.Bool
+}
+
+// stateName is a state of the process, as health shows it.
+type stateName string
+
+// States.
+const (
+	stateStarting  stateName = "starting"
+	stateRunning   stateName = "running"
+	stateReloading stateName = "reloading"
+	stateStopping  stateName = "stopping"
+	stateStopped   stateName = "stopped"
+)
+
+func (a *App) setState(s stateName) { a.state.Store(&s) }
+
+// State is the state in one lower-case word.
+func (a *App) State() string { return string(*a.state.Load()) }
+
+// Start builds a gateway, binds its sockets and serves. ctx bounds the start only. On an error nothing is left behind;
+// a configuration at fault is a *ConfigError.
+func Start(ctx context.Context, o Options) (*App, error) {
+	a := newApp(o)
+	a.setState(stateStarting)
+	inherited := a.inherit()
+	a.sockets = entrypoint.NewSet(entrypoint.Setup{Logger: a.log, Inherited: inherited, Listen: a.listenFunc()})
+	a.admin = admin.New(a.adminDeps(inherited))
+	a.addParts()
+	if err := a.group.Start(ctx); err != nil {
+		return nil, errors.Join(err, inherited.Close())
+	}
+	if err := a.propose(ctx, starting); err != nil {
+		return nil, errors.Join(err, a.group.Stop(context.WithoutCancel(ctx)), inherited.Close())
+	}
+	_ = inherited.Close() // what nobody wanted; it has been logged
+	a.setState(stateRunning)
+	go a.lifecycle()
+	a.notifyReady()
+	return a, nil
+}
+
+// newApp makes the parts that exist once.
+func newApp(o Options) *App {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Stdout == nil {
+		o.Stdout = os.Stdout
+	}
+	if o.Stderr == nil {
+		o.Stderr = os.Stderr
+	}
+	a := &App{
+		opts: o, log: o.Logger, began: time.Now(), clock: conn.NewClock(),
+		proposals: make(chan proposal), stopping: make(chan struct{}), forcing: make(chan struct{}), done: make(chan struct{}),
+	}
+	a.registry = service.NewRegistry(a.clock, a.dialFunc())
+	a.limits = middleware.NewLimits()
+	a.checker = service.NewChecker(a.log)
+	a.metrics = telemetry.NewMetrics()
+	a.access = telemetry.NewAccessLog(o.Stdout, o.Stderr, a.log)
+	a.certs = cert.NewStore(a.log)
+	a.servers.app = a
+	return a
+}
+
+// addParts lists what runs beside the connections, in the order it starts; it stops the other way round.
+func (a *App) addParts() {
+	a.group.Add(drain.Part{Name: "clock", Run: a.clock.Run})
+	a.group.Add(drain.Part{Name: "access log", Run: func(ctx context.Context) error { a.access.Run(ctx); return nil }})
+	a.group.Add(drain.Part{Name: "certificates", Run: a.certs.Run})
+	a.group.Add(drain.Part{Name: "health checks", Stop: func(context.Context) error { a.checker.Close(); return nil }})
+	a.group.Add(drain.Part{Name: "management", Stop: func(ctx context.Context) error { a.admin.Close(ctx); return nil }})
+	a.group.Add(drain.Part{Name: "applier", Run: a.apply})
+}
+
+// Bound is the address of each entrypoint, and of management under its name.
+func (a *App) Bound() map[string]string {
+	m := make(map[string]string)
+	for _, s := range a.sockets.Stats() {
+		if s.Address != "" {
+			m[s.Name] = s.Address
+		}
+	}
+	for name := range a.admin.Sockets() {
+		m[name] = a.admin.Addr(name).String()
+	}
+	return m
+}
+
+// Reload applies the configuration as it is now. On an error the running one stays in force, untouched.
+func (a *App) Reload(ctx context.Context) error { return a.propose(ctx, "reload") }
+
+// ReloadText applies another text; it is what later reloads without a text of their own apply, too.
+func (a *App) ReloadText(ctx context.Context, text string) error {
+	return a.submit(ctx, proposal{reason: "reload", sources: inline(text)})
+}
+
+// ReopenLogs opens the access log's file anew.
+func (a *App) ReopenLogs() error { return a.access.Reopen() }
+
+// Shutdown begins the drain and waits for its end, or for ctx; the drain goes on then.
+func (a *App) Shutdown(ctx context.Context) error {
+	a.once[0].Do(func() { close(a.stopping) })
+	select {
+	case <-a.done:
+		return a.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Force ends a drain under way without waiting for connections.
+func (a *App) Force() {
+	a.once[1].Do(func() { close(a.forcing) })
+	a.once[0].Do(func() { close(a.stopping) })
+}
+
+// Done is closed when everything has ended.
+func (a *App) Done() <-chan struct{} { return a.done }
+
+// Err tells how it ended; valid after Done.
+func (a *App) Err() error { return a.err }
+
+// Config is the configuration in force.
+func (a *App) Config() *config.Config {
+	if g := a.store.Current(); g != nil {
+		return g.Config
+	}
+	return nil
+}
+
+// servers are the protocol servers of each entrypoint name; they outlive configurations.
+type servers struct {
+	app *App
+	mu  sync.Mutex // guards all
+	all map[string]*server
+}
+
+type server struct {
+	h1 *http1.Server
+	h2 *http2.Server
+}
+
+// options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force.
+func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func()) {
+	front := snapshot.NewFront(&s.app.store, ep.Name)
+	one := &http1.Settings{
+		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: front,
+		HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
+		KeepAliveTimeout: ep.KeepAliveTimeout,
+	}
+	two := &http2.Settings{
+		Handler: front, HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
+		KeepAliveTimeout: ep.KeepAliveTimeout, MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders,
+	}
+	srv := s.get(ep.Name, one, two)
+	o = &entrypoint.Options{
+		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.serveH2, MaxConnections: ep.MaxConnections,
+		HandshakeTimeout: ep.HeaderTimeout,
+	}
+	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
+}
+
+func (s *servers) get(name string, one *http1.Settings, two *http2.Settings) *server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = make(map[string]*server)
+	}
+	srv := s.all[name]
+	if srv == nil {
+		srv = &server{h2: http2.NewServer(two, s.app.clock)}
+		srv.h1 = http1.NewServer(one, s.app.clock, srv.h2.ServeIn)
+		s.all[name] = srv
+	}
+	return srv
+}
+
+func (s *server) serveH2(c conn.Conn, live *drain.Tracker) { s.h2.ServeIn(c, nil, live) }

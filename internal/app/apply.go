@@ -1,0 +1,293 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/acl"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/provider"
+	"github.com/sluice-proxy/sluice/internal/service"
+	"github.com/sluice-proxy/sluice/internal/snapshot"
+	"github.com/sluice-proxy/sluice/internal/telemetry"
+)
+
+// starting is the reason of the first proposal.
+const starting = "start"
+
+// ErrStopping refuses proposals once shutdown has begun.
+var ErrStopping = errors.New("gateway is stopping")
+
+// ConfigError is a configuration that cannot be used, with everything that is wrong with it.
+type ConfigError struct {
+	Diagnostics acl.Diagnostics
+	// Sources are the texts by file name, for excerpts.
+	Sources map[string][]byte
+}
+
+// Error is the first finding and the number of the others.
+func (e *ConfigError) Error() string { return e.Diagnostics.Error() }
+
+// proposal asks the applier for another configuration: the given texts, or those that are there now.
+type proposal struct {
+	reason  string
+	sources provider.Sources // nil: read them
+	err     error            // reading them failed
+	reply   chan error       // nil: nobody waits
+}
+
+// propose asks for the configuration that is there now.
+func (a *App) propose(ctx context.Context, reason string) error {
+	return a.submit(ctx, proposal{reason: reason})
+}
+
+// submit hands a proposal to the applier and waits for the answer. The work goes on when ctx ends.
+func (a *App) submit(ctx context.Context, p proposal) error {
+	p.reply = make(chan error, 1)
+	select {
+	case a.proposals <- p:
+	case <-a.stopping:
+		return ErrStopping
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-p.reply:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// apply is the one goroutine that changes the configuration.
+func (a *App) apply(ctx context.Context) error {
+	var watch *watcher
+	defer func() { watch.stop() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case p := <-a.proposals:
+			err := a.replace(ctx, p)
+			if err == nil {
+				watch = a.rewatch(watch, a.Config())
+			}
+			if p.reply != nil {
+				p.reply <- err
+			}
+		}
+	}
+}
+
+// change is a configuration on its way into force. prepare has done everything that can fail, and nothing shows yet;
+// commit puts it into force and can be undone by revert until finish retires what it replaces.
+type change struct {
+	gen     *snapshot.Generation
+	certs   map[string]*cert.Source // by entrypoint
+	updates []func()                // settings of the protocol servers
+	plan    *entrypoint.Plan
+	admin   *admin.Pending
+	log     *telemetry.LogChange
+}
+
+// replace loads the configuration and puts it into force, or leaves everything as it was.
+func (a *App) replace(ctx context.Context, p proposal) error {
+	start, reason := p.reason == starting, p.reason
+	if !start {
+		if a.State() != string(stateRunning) {
+			return ErrStopping
+		}
+		a.setState(stateReloading)
+		defer a.reloaded()
+	}
+	began := time.Now()
+	sources, err := p.sources, p.err
+	if sources == nil && err == nil {
+		sources, err = a.sources()
+	}
+	var cfg *config.Config
+	if err == nil {
+		cfg, err = a.load(sources)
+	}
+	var c *change
+	if err == nil {
+		c, err = a.prepare(ctx, cfg)
+	}
+	if err != nil {
+		a.metrics.Reloaded(false)
+		if !start {
+			a.log.Error("configuration refused; the running one stays in force", "reason", reason, "error", err)
+		}
+		return err
+	}
+	old := a.commit(c)
+	a.finish(c, old)
+	if a.opts.ConfigPath == "" {
+		a.opts.Text = string(sources[0].Text)
+	}
+	a.metrics.Reloaded(true)
+	a.log.Info("configuration in force", "reason", reason, "generation", c.gen.ID, "digest", cfg.Digest, "took", time.Since(began).Round(time.Microsecond))
+	return nil
+}
+
+// reloaded ends the state of reloading, unless shutdown has begun meanwhile.
+func (a *App) reloaded() {
+	if s := a.state.Load(); *s == stateReloading {
+		running := stateRunning
+		a.state.CompareAndSwap(s, &running)
+	}
+}
+
+// load decodes and checks the configuration.
+func (a *App) load(sources provider.Sources) (*config.Config, error) {
+	cfg, ds := config.Load(sources)
+	if !ds.HasErrors() {
+		ds = append(ds, config.CheckFiles(cfg)...)
+	}
+	if ds.HasErrors() {
+		return nil, &ConfigError{Diagnostics: ds, Sources: sources.Texts()}
+	}
+	for _, d := range ds {
+		a.log.Warn("configuration", "code", d.Code, "file", d.Span.File, "line", d.Span.Start.Line, "message", d.Message)
+	}
+	if a.opts.Listen != "" {
+		if ep := cfg.Entrypoints["web"]; ep != nil {
+			ep.Address = a.opts.Listen
+		}
+	}
+	return cfg, nil
+}
+
+// prepare does everything that can fail, so that commit cannot. On an error it has undone all of it.
+func (a *App) prepare(ctx context.Context, cfg *config.Config) (*change, error) {
+	c := &change{}
+	err := a.prepareAll(ctx, cfg, c)
+	if err != nil {
+		c.abort()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (a *App) prepareAll(ctx context.Context, cfg *config.Config, c *change) error {
+	var err error
+	c.gen, err = snapshot.Compile(cfg, snapshot.Deps{
+		Services: a.registry, Limits: a.limits, Metrics: a.metrics, Access: a.access, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	if err = a.loadCertificates(cfg, c); err != nil {
+		return err
+	}
+	if c.log, err = a.access.Prepare(cfg.Observability); err != nil {
+		return fmt.Errorf("access log: %w", err)
+	}
+	if c.admin, err = a.admin.Prepare(cfg.Management); err != nil {
+		return err
+	}
+	wanted := make(map[string]*entrypoint.Options, len(cfg.Entrypoints))
+	for name, ep := range cfg.Entrypoints {
+		o, update := a.servers.options(ep)
+		if src := c.certs[name]; src != nil {
+			o.TLS = src.Config
+		}
+		wanted[name] = o
+		c.updates = append(c.updates, update)
+	}
+	c.plan, err = a.sockets.Prepare(ctx, wanted)
+	return err
+}
+
+// loadCertificates reads what the entrypoints serve.
+func (a *App) loadCertificates(cfg *config.Config, c *change) error {
+	c.certs = make(map[string]*cert.Source)
+	var errs []error
+	for name, ep := range cfg.Entrypoints {
+		if ep.TLS == nil {
+			continue
+		}
+		src, err := a.certs.Load(cert.Files{CertFile: ep.TLS.CertFile, KeyFile: ep.TLS.KeyFile, MinVersion: ep.TLS.MinVersion})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("entrypoint %s: %w", name, err))
+			continue
+		}
+		c.certs[name] = src
+	}
+	return errors.Join(errs...)
+}
+
+// abort undoes what prepare has done so far.
+func (c *change) abort() {
+	if c.plan != nil {
+		c.plan.Abort()
+	}
+	if c.admin != nil {
+		c.admin.Abort()
+	}
+	if c.log != nil {
+		c.log.Abort()
+	}
+	c.close()
+}
+
+// close gives back what a configuration that is not in force any more holds, beside its generation.
+func (c *change) close() {
+	for _, src := range c.certs {
+		_ = src.Close()
+	}
+	if c.plan == nil && c.gen != nil { // never in force
+		c.gen.Close()
+	}
+}
+
+// commit puts a prepared change into force and returns the one it replaces, nil at the start. It cannot fail.
+func (a *App) commit(c *change) *change {
+	old := a.active.Swap(c)
+	a.store.Swap(c.gen)
+	a.enforce(c)
+	c.plan.Commit()
+	return old
+}
+
+// enforce sets the parts that follow the generation in force.
+func (a *App) enforce(c *change) {
+	for _, update := range c.updates {
+		update()
+	}
+	a.metrics.Retain(c.gen.Topology())
+	var checks []service.Check
+	for _, b := range c.gen.Balancers() {
+		checks = append(checks, b.Checks()...)
+	}
+	a.checker.Apply(checks)
+}
+
+// revert undoes commit: old is in force again.
+func (a *App) revert(c, old *change) {
+	bound := c.gen.Config.ShutdownTimeout
+	a.active.Store(old)
+	a.store.Swap(old.gen)
+	a.enforce(old)
+	c.plan.Revert(bound)
+	a.store.Retire(c.gen)
+	c.admin.Abort()
+	c.log.Abort()
+	c.close()
+}
+
+// finish retires what the change has replaced, and changes what cannot be changed back.
+func (a *App) finish(c, old *change) {
+	c.log.Commit()
+	c.admin.Commit()
+	c.plan.Finish(c.gen.Config.ShutdownTimeout)
+	if old != nil {
+		a.store.Retire(old.gen)
+		old.close()
+	}
+}

@@ -1,0 +1,75 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/drain"
+)
+
+// lifecycle waits for the order to stop, drains, and ends the parts.
+func (a *App) lifecycle() {
+	defer close(a.done)
+	var failed error
+	select {
+	case <-a.stopping:
+	case failed = <-a.group.Failed():
+		a.log.Error("a part ended by itself; stopping", "error", failed)
+		a.once[0].Do(func() { close(a.stopping) })
+	}
+	a.setState(stateStopping)
+	a.notify("STOPPING=1")
+	cfg := a.Config()
+	mode, bound := drain.Prompt, cfg.ShutdownTimeout
+	if a.upgraded.Load() {
+		mode, bound = drain.Gentle, cfg.UpgradeDrain
+	} else {
+		a.pause(cfg.ShutdownDelay)
+	}
+	a.log.Info("draining", "bound", bound, "mode", mode)
+	err := a.drainConnections(mode, bound)
+	a.store.Clear()
+	ctx, cancel := context.WithTimeout(context.Background(), partsBound)
+	defer cancel()
+	a.err = errors.Join(failed, err, a.group.Stop(ctx))
+	a.setState(stateStopped)
+	a.log.Info("stopped")
+}
+
+// partsBound is how long the parts beside the connections may take to end.
+const partsBound = 10 * time.Second
+
+// pause keeps serving for d, with readiness false, so that load balancers look elsewhere first.
+func (a *App) pause(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-a.forcing:
+	}
+}
+
+// drainConnections lets connections finish within bound. After a gentle drain that has gone on for its bound, and on
+// Force, the rest is ended.
+func (a *App) drainConnections(mode drain.Mode, bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-a.forcing:
+			cancel()
+		case <-stop:
+		}
+	}()
+	forced, err := a.sockets.Shutdown(ctx, mode)
+	if forced > 0 {
+		a.log.Warn("connections were ended by the drain deadline", "connections", forced)
+	}
+	return err
+}

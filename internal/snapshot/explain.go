@@ -1,0 +1,140 @@
+package snapshot
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Question is a request that need not be sent to know what would happen to it.
+type Question struct {
+	Entrypoint string // "" when the configuration has one http entrypoint only
+	Method     string // "" is GET
+	URL        string // absolute, or a path with Host among the fields
+	Client     netip.Addr
+	Fields     []config.HeaderValue
+}
+
+// Answer is the walk that the request would take. It comes from the same functions that decide for real requests.
+type Answer struct {
+	Entrypoint string
+	Method     string
+	Host       string
+	Path       string
+	NormalPath string
+	ClientIP   netip.Addr
+	Trusted    bool // the peer is a trusted proxy
+	// Refused is set when the request is answered before routing, or no router takes it.
+	Refused  *exchange.Error
+	Router   *config.Router
+	Service  *config.Service
+	Chain    []*config.Middleware
+	Verdicts []route.Verdict // every router in the order it would be tried
+}
+
+// Explain answers a question about a valid configuration. The error is about the question.
+func Explain(cfg *config.Config, q Question) (*Answer, error) {
+	ep, err := chooseEntrypoint(cfg, q.Entrypoint)
+	if err != nil {
+		return nil, err
+	}
+	x, err := question(q, ep.TLS != nil)
+	if err != nil {
+		return nil, err
+	}
+	newTrusted(ep.Forwarded.TrustedIPs).judge(x)
+	a := &Answer{
+		Entrypoint: ep.Name, Method: string(x.Request.Method), Host: string(x.Request.Host), Path: string(x.Request.Path),
+		ClientIP: x.Record.ClientIP, Trusted: x.Trusted,
+	}
+	in, err := input(x, ep.AllowEncodedSlash)
+	if err != nil {
+		errors.As(err, &a.Refused)
+		return a, nil
+	}
+	a.NormalPath = string(x.Request.Normal)
+	entries := RouteEntries(cfg)
+	table := route.Build(entries, ep.Name)
+	a.Verdicts = table.Explain(&in)
+	i := table.Match(&in)
+	if i < 0 {
+		a.Refused = noRoute
+		return a, nil
+	}
+	a.Router = cfg.Routers[entries[i].Name]
+	a.Service = cfg.Services[a.Router.Service]
+	for _, name := range a.Router.Middlewares {
+		a.Chain = append(a.Chain, cfg.Middlewares[name])
+	}
+	return a, nil
+}
+
+func chooseEntrypoint(cfg *config.Config, name string) (*config.Entrypoint, error) {
+	names := slices.Sorted(maps.Keys(cfg.Entrypoints))
+	if name != "" {
+		if ep := cfg.Entrypoints[name]; ep != nil {
+			return ep, nil
+		}
+		return nil, fmt.Errorf("no entrypoint %q; there are %s", name, strings.Join(names, ", "))
+	}
+	if len(names) != 1 {
+		return nil, fmt.Errorf("name the entrypoint; there are %s", strings.Join(names, ", "))
+	}
+	return cfg.Entrypoints[names[0]], nil
+}
+
+// question makes the exchange that an engine would have made of the request.
+func question(q Question, tls bool) (*exchange.Exchange, error) {
+	u, err := url.Parse(q.URL)
+	if err != nil {
+		return nil, fmt.Errorf("URL: %w", err)
+	}
+	x := new(exchange.Exchange)
+	r := &x.Request
+	r.Method = []byte(strings.ToUpper(q.Method))
+	if q.Method == "" {
+		r.Method = []byte("GET")
+	}
+	target := q.URL
+	if i := strings.Index(target, "://"); i >= 0 { // as it is written, since parsing decodes
+		target = target[i+3:]
+		if i := strings.IndexAny(target, "/?#"); i >= 0 {
+			target = target[i:]
+		} else {
+			target = ""
+		}
+	}
+	target, _, _ = strings.Cut(target, "#")
+	if target == "" || target[0] == '?' {
+		target = "/" + target
+	}
+	r.Host, r.Target, r.TLS = []byte(u.Host), []byte(target), tls
+	r.Path = r.Target
+	if i := bytes.IndexByte(r.Target, '?'); i >= 0 {
+		r.Path, r.Query = r.Target[:i], r.Target[i+1:]
+	}
+	for _, f := range q.Fields {
+		if !exchange.ValidName(f.Name) || !exchange.ValidValue(f.Value) {
+			return nil, fmt.Errorf("header %q cannot be sent", f.Name)
+		}
+		if strings.EqualFold(f.Name, "host") {
+			r.Host = []byte(f.Value)
+			continue
+		}
+		r.Fields.Add(f.Name, f.Value)
+	}
+	x.Record.ClientIP = q.Client.Unmap()
+	if !q.Client.IsValid() {
+		x.Record.ClientIP = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return x, nil
+}

@@ -1,0 +1,206 @@
+package snapshot
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime/debug"
+
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/telemetry"
+)
+
+// Front is the handler of an entrypoint: it takes each exchange through the generation that is current when it begins.
+type Front struct {
+	store      *Store
+	entrypoint string
+}
+
+// NewFront returns the handler of the named entrypoint.
+func NewFront(s *Store, entrypoint string) *Front { return &Front{store: s, entrypoint: entrypoint} }
+
+var noRoute = exchange.Reject(404, exchange.CodeNoRoute, "No route matched")
+
+// Serve is the walk of one exchange.
+func (f *Front) Serve(x *exchange.Exchange) error {
+	g := f.store.acquire()
+	if g == nil {
+		return exchange.Reject(503, exchange.CodeDraining, "Gateway not ready")
+	}
+	defer g.release()
+	f.identify(g, x)
+	p, err := f.route(g, x)
+	meter := g.unrouted
+	if err == nil {
+		x.Record.Router = p.router
+		meter = p.meter
+		err = serve(p.handler, x, g)
+	}
+	if err != nil {
+		x.Fail(err)
+	}
+	g.end(x, meter)
+	return nil
+}
+
+// Refuse records a request that the engine does not let through.
+func (f *Front) Refuse(x *exchange.Exchange, err *exchange.Error) {
+	g := f.store.acquire()
+	if g == nil {
+		x.Fail(err)
+		return
+	}
+	defer g.release()
+	f.identify(g, x)
+	x.Fail(err)
+	g.end(x, g.unrouted)
+}
+
+// serve runs the handlers. A panic ends this exchange only.
+func serve(h exchange.Handler, x *exchange.Exchange, g *Generation) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			g.deps.Log.Error("handler panicked", "router", x.Record.Router, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = fmt.Errorf("handler panicked: %v", p)
+		}
+	}()
+	return h.Serve(x)
+}
+
+// end closes the record and hands it to whoever counts and writes.
+func (g *Generation) end(x *exchange.Exchange, m *telemetry.Meter) {
+	if !x.End(exchange.OutcomeOK) {
+		return
+	}
+	m.End(x)
+	if g.record {
+		g.deps.Access.Log(x)
+	}
+}
+
+// identify finds out who asks, and gives the request its id.
+func (f *Front) identify(g *Generation, x *exchange.Exchange) {
+	x.Record.Entrypoint = f.entrypoint
+	if e := g.entries[f.entrypoint]; e != nil && len(e.trusted.prefixes) > 0 {
+		e.trusted.judge(x)
+	}
+	telemetry.Identify(x)
+	x.OnHead(idHook{})
+}
+
+// idHook puts the request id on every answer.
+type idHook struct{}
+
+// ResponseHead sets the field.
+func (idHook) ResponseHead(x *exchange.Exchange) {
+	if id := x.Record.RequestID; id != "" {
+		x.Response.Fields.DelKnown(exchange.FieldXRequestID)
+		x.Response.Fields.Add("X-Request-Id", id)
+	}
+}
+
+// route finds the router, by the normal form of the path.
+func (f *Front) route(g *Generation, x *exchange.Exchange) (*plan, error) {
+	e := g.entries[f.entrypoint]
+	if e == nil { // the entrypoint has been removed; its connections drain
+		return nil, noRoute
+	}
+	in, err := input(x, e.slash)
+	if err != nil {
+		return nil, err
+	}
+	i := e.table.Match(&in)
+	if i < 0 {
+		return nil, noRoute
+	}
+	return &g.plans[i], nil
+}
+
+// input is what of an exchange the rules look at.
+func input(x *exchange.Exchange, slash bool) (route.Input, error) {
+	r := &x.Request
+	norm, _, err := route.NormalPath(nil, r.Path, slash)
+	if err != nil {
+		e := exchange.Reject(400, exchange.CodeBadRequest, "Malformed request path")
+		e.Err = err
+		return route.Input{}, e
+	}
+	r.Normal = norm
+	return route.Input{
+		Host: r.Host, Path: norm, RawQuery: r.Query, Method: r.Method, ClientIP: x.Record.ClientIP, Fields: &r.Fields,
+	}, nil
+}
+
+// trusted are the proxies whose forwarding fields are believed.
+type trusted struct{ prefixes []netip.Prefix }
+
+func newTrusted(p []netip.Prefix) trusted { return trusted{prefixes: p} }
+
+func (t trusted) has(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	for _, p := range t.prefixes {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge believes a trusted peer's chain, walked from the right: the client is the first address that is no trusted
+// proxy. An unreadable element ends the walk.
+func (t trusted) judge(x *exchange.Exchange) {
+	peer := x.Record.ClientIP
+	if !t.has(peer) {
+		return
+	}
+	x.Trusted = true
+	client := peer
+	for _, v := range chain(x) {
+		ip, ok := parseHop(v)
+		if !ok {
+			break
+		}
+		client = ip
+		if !t.has(ip) {
+			break
+		}
+	}
+	x.SetClient(client)
+}
+
+// maxHops bounds the walk.
+const maxHops = 64
+
+// chain lists the elements of the forwarding chain, the nearest first.
+func chain(x *exchange.Exchange) [][]byte {
+	var hops [][]byte
+	for v := range x.Request.Fields.Values("x-forwarded-for") {
+		for tok := range exchange.Tokens(v) {
+			hops = append(hops, tok)
+		}
+	}
+	if len(hops) > maxHops {
+		hops = hops[len(hops)-maxHops:]
+	}
+	for i, j := 0, len(hops)-1; i < j; i, j = i+1, j-1 {
+		hops[i], hops[j] = hops[j], hops[i]
+	}
+	return hops
+}
+
+// parseHop reads an address, with or without a port.
+func parseHop(v []byte) (netip.Addr, bool) {
+	s := string(v)
+	if ip, err := netip.ParseAddr(s); err == nil {
+		return ip.Unmap().WithZone(""), true
+	}
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr().Unmap().WithZone(""), true
+	}
+	if len(s) > 2 && s[0] == '[' && s[len(s)-1] == ']' {
+		if ip, err := netip.ParseAddr(s[1 : len(s)-1]); err == nil {
+			return ip.Unmap().WithZone(""), true
+		}
+	}
+	return netip.Addr{}, false
+}

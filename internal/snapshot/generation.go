@@ -1,0 +1,270 @@
+// Package snapshot compiles a configuration to an immutable generation and walks exchanges through it: identify, route,
+// handle, forward, record. A Generation lives from its compilation to the end of its last exchange; the Store, which
+// holds the current one behind an atomic pointer, as long as the process. It binds no socket and watches no file.
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/middleware"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/service"
+	"github.com/sluice-proxy/sluice/internal/telemetry"
+)
+
+// Deps is what a generation borrows from the process.
+type Deps struct {
+	Services *service.Registry
+	Limits   *middleware.Limits
+	Metrics  *telemetry.Metrics
+	// Access gets each exchange that has ended, when the configuration wants an access log.
+	Access *telemetry.AccessLog
+	Log    *slog.Logger
+}
+
+// plan is one router, ready to serve.
+type plan struct {
+	router  string
+	handler exchange.Handler
+	meter   *telemetry.Meter
+}
+
+// entry is one entrypoint's view of the routers.
+type entry struct {
+	table   *route.Table
+	trusted trusted
+	slash   bool // encoded slashes are allowed in paths
+}
+
+// Generation is a compiled configuration.
+type Generation struct {
+	ID     uint64
+	Config *config.Config
+	Since  time.Time
+
+	deps     Deps
+	entries  map[string]*entry
+	plans    []plan // by index in the route entries
+	unrouted *telemetry.Meter
+	services map[string]*service.Balancer
+	limits   *middleware.Scope
+	record   bool
+	tracing  bool
+
+	refs    atomic.Int64
+	retired atomic.Bool
+	free    sync.Once
+	onFree  func(*Generation)
+}
+
+// Compile makes a generation out of a validated configuration. It has no effect on traffic; Close or the Store gives
+// back what it holds.
+func Compile(cfg *config.Config, d Deps) (*Generation, error) {
+	g := &Generation{
+		Config: cfg, Since: time.Now(), deps: d,
+		entries: make(map[string]*entry, len(cfg.Entrypoints)), services: make(map[string]*service.Balancer, len(cfg.Services)),
+		limits: d.Limits.Scope(), record: cfg.Observability.AccessLog && d.Access != nil, tracing: cfg.Observability.Tracing,
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
+		b, err := service.New(cfg.Services[name], d.Services)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		g.services[name] = b
+	}
+	if len(errs) == 0 {
+		errs = append(errs, g.compileRouters())
+	}
+	if err := errors.Join(errs...); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Generation) compileRouters() error {
+	entries := RouteEntries(g.Config)
+	g.plans = make([]plan, len(entries))
+	for i := range entries {
+		p, err := g.plan(g.Config.Routers[entries[i].Name])
+		if err != nil {
+			return err
+		}
+		g.plans[i] = p
+	}
+	for name, ep := range g.Config.Entrypoints {
+		g.entries[name] = &entry{
+			table: route.Build(entries, name), trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash,
+		}
+	}
+	g.unrouted = g.meter(telemetry.Path{})
+	return nil
+}
+
+// RouteEntries lists the routers of a configuration as a route table takes them, sorted by name.
+func RouteEntries(cfg *config.Config) []route.Entry {
+	entries := make([]route.Entry, 0, len(cfg.Routers))
+	for _, name := range slices.Sorted(maps.Keys(cfg.Routers)) {
+		r := cfg.Routers[name]
+		entries = append(entries, route.Entry{Name: name, Rule: r.Rule, Priority: r.Priority, Entrypoints: r.Entrypoints})
+	}
+	return entries
+}
+
+// plan builds the handlers of one router, from the last to the first.
+func (g *Generation) plan(r *config.Router) (plan, error) {
+	b := g.services[r.Service]
+	if b == nil {
+		return plan{}, fmt.Errorf("router %q: no service %q", r.Name, r.Service)
+	}
+	m := g.meter(telemetry.Path{Router: r.Name, Service: topology(b), Middlewares: r.Middlewares})
+	var h exchange.Handler = &accepted{next: proxy.New(b), meter: m}
+	for _, name := range slices.Backward(r.Middlewares) {
+		cfg := g.Config.Middlewares[name]
+		if cfg == nil {
+			return plan{}, fmt.Errorf("router %q: no middleware %q", r.Name, name)
+		}
+		var err error
+		if h, err = middleware.Build(cfg, middleware.Deps{Router: r.Name, Limits: g.limits}, h); err != nil {
+			return plan{}, fmt.Errorf("router %q: %w", r.Name, err)
+		}
+	}
+	return plan{router: r.Name, handler: h, meter: m}, nil
+}
+
+// meter resolves counters; nil, which counts nothing, when metrics are off.
+func (g *Generation) meter(p telemetry.Path) *telemetry.Meter {
+	if !g.Config.Observability.Metrics {
+		return nil
+	}
+	return g.deps.Metrics.Meter(p)
+}
+
+func topology(b *service.Balancer) telemetry.ServiceTopology {
+	t := telemetry.ServiceTopology{Name: b.Name()}
+	for _, s := range b.AppendStats(nil) {
+		t.Backends = append(t.Backends, s.ID)
+	}
+	return t
+}
+
+// Topology is what the configuration names, for the metrics.
+func (g *Generation) Topology() telemetry.Topology {
+	t := telemetry.Topology{
+		Metrics: g.Config.Observability.Metrics, Entrypoints: slices.Sorted(maps.Keys(g.Config.Entrypoints)),
+		Routers: slices.Sorted(maps.Keys(g.Config.Routers)), Middlewares: slices.Sorted(maps.Keys(g.Config.Middlewares)),
+	}
+	for _, b := range g.Balancers() {
+		t.Services = append(t.Services, topology(b))
+	}
+	return t
+}
+
+// accepted tells the meter that the service has taken an exchange on.
+type accepted struct {
+	next  exchange.Handler
+	meter *telemetry.Meter
+}
+
+// Serve passes the exchange on.
+func (a *accepted) Serve(x *exchange.Exchange) error {
+	a.meter.Enter(x)
+	return a.next.Serve(x)
+}
+
+// Services are the balancers by name. The map must not be changed.
+func (g *Generation) Services() map[string]*service.Balancer { return g.services }
+
+// Balancers lists the balancers, sorted by name.
+func (g *Generation) Balancers() []*service.Balancer {
+	all := make([]*service.Balancer, 0, len(g.services))
+	for _, name := range slices.Sorted(maps.Keys(g.services)) {
+		all = append(all, g.services[name])
+	}
+	return all
+}
+
+// Close gives back what the generation holds. For one that was never current.
+func (g *Generation) Close() {
+	g.free.Do(func() {
+		for _, b := range g.services {
+			b.Close()
+		}
+		g.limits.Close()
+		if g.onFree != nil {
+			g.onFree(g)
+		}
+	})
+}
+
+// release drops one reference; the last one of a retired generation frees it.
+func (g *Generation) release() {
+	if g.refs.Add(-1) == 0 && g.retired.Load() {
+		g.Close()
+	}
+}
+
+// Store holds the current generation.
+type Store struct {
+	cur   atomic.Pointer[Generation]
+	alive atomic.Int64
+	next  atomic.Uint64
+}
+
+// Swap makes g current and returns the one before, which keeps serving its exchanges. It must be given to Retire, or
+// swapped back.
+func (s *Store) Swap(g *Generation) *Generation {
+	if g.ID == 0 {
+		g.ID = s.next.Add(1)
+		s.alive.Add(1)
+		g.onFree = func(*Generation) { s.alive.Add(-1) }
+	}
+	return s.cur.Swap(g)
+}
+
+// Retire frees a generation that is no longer current once its last exchange has ended. nil does nothing.
+func (s *Store) Retire(g *Generation) {
+	if g == nil {
+		return
+	}
+	g.retired.Store(true)
+	if g.refs.Load() == 0 {
+		g.Close()
+	}
+}
+
+// Clear leaves no generation in force, for the end of the process.
+func (s *Store) Clear() { s.Retire(s.cur.Swap(nil)) }
+
+// Current is the generation in force; nil before the first.
+func (s *Store) Current() *Generation { return s.cur.Load() }
+
+// Alive is the number of generations that are current or still have exchanges.
+func (s *Store) Alive() int64 { return s.alive.Load() }
+
+// acquire takes a reference to the current generation.
+func (s *Store) acquire() *Generation {
+	for {
+		g := s.cur.Load()
+		if g == nil {
+			return nil
+		}
+		g.refs.Add(1)
+		if s.cur.Load() == g {
+			return g
+		}
+		g.release()
+	}
+}
