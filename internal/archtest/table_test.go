@@ -52,7 +52,7 @@ var rooms = map[string][]string{
 	// Assembled.
 	"internal/snapshot": {
 		"internal/config", "internal/exchange", "internal/route", "internal/middleware", "internal/firewall",
-		"internal/service", "internal/proxy", "internal/inference", "internal/usage", "internal/actor", "internal/egress",
+		"internal/service", "internal/proxy", "internal/telemetry", "internal/inference", "internal/usage", "internal/actor", "internal/egress",
 	},
 
 	// Faces.
