@@ -36,8 +36,10 @@ var ErrStale = errors.New("reused connection was closed by the backend")
 // ErrBadResponse is a response that breaks the protocol.
 var ErrBadResponse = errors.New("backend sent an invalid response")
 
-// BodySink takes a response body as it arrives.
+// BodySink takes a response as it arrives.
 type BodySink interface {
+	// Sent tells that the request head is on its way: another goroutine may now Write the body.
+	Sent()
 	// Body takes body bytes; last comes once. The bytes are valid during the call.
 	Body(p []byte, last bool) error
 	// Raw takes chunks with their framing, if the sink asked for that.
@@ -54,13 +56,14 @@ type ClientConn struct {
 	reused bool
 	idleAt time.Time
 
-	buf  []byte // response head, and what came with it
-	r, w int
-	head head
-	dec  chunked
-	rest int64
-	ends int
-	done bool // the response is complete
+	buf     []byte // response head, and what came with it
+	r, w    int
+	head    head
+	dec     chunked
+	rest    int64
+	ends    int
+	done    bool   // the response is complete
+	upgrade []byte // of a 101
 
 	// the step under way, so that callbacks need no closures
 	out, more []byte
@@ -72,6 +75,7 @@ type ClientConn struct {
 	big       *[]byte
 	trailers  *exchange.Fields
 	rawBody   bool
+	passed    bool // the sink has been given something
 
 	keep     bool // may be used again
 	answered bool
@@ -129,7 +133,7 @@ func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f 
 		h.Length = c.rest
 	}
 	if h.Status == 101 {
-		h.Upgrade = c.head.upgrade.of(c.buf)
+		h.Upgrade = c.upgrade
 	}
 	return h, nil
 }
@@ -164,6 +168,7 @@ func (c *ClientConn) runPlain() error {
 			}
 		}
 		c.phase = stepHead
+		c.sink.Sent()
 	}
 	for {
 		n, err := c.c.Read(c.space())
@@ -198,6 +203,10 @@ func (c *ClientConn) space() []byte {
 	}
 	if c.buf == nil {
 		c.buf = make([]byte, smallBuffer)
+	}
+	if c.r > 0 { // interim heads that have been passed on
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
 	}
 	if c.w == len(c.buf) {
 		grown := make([]byte, 2*len(c.buf))
@@ -250,6 +259,7 @@ func (c *ClientConn) headBytes() bool {
 // frame decides how the body ends (RFC 9112 §6.3).
 func (c *ClientConn) frame() {
 	h := &c.head
+	c.upgrade = h.upgrade.of(c.buf[c.r:c.w])
 	c.r += h.end
 	c.keep = c.keep && !h.close && (h.proto == exchange.HTTP11 || h.keep)
 	switch {
@@ -289,7 +299,7 @@ func (c *ClientConn) Chunked() bool { return c.ends == endsChunked }
 // CopyBody gives the response body to sink until its end. With raw set the sink gets chunks with their framing.
 // Trailers go to t before the last call.
 func (c *ClientConn) CopyBody(sink BodySink, rawBody bool, t *exchange.Fields) error {
-	c.sink, c.rawBody, c.trailers = sink, rawBody, t
+	c.sink, c.rawBody, c.trailers, c.passed = sink, rawBody, t, false
 	if c.Done() {
 		c.done = true
 		return sink.Body(nil, true)
@@ -298,6 +308,11 @@ func (c *ClientConn) CopyBody(sink BodySink, rawBody bool, t *exchange.Fields) e
 	if c.r < c.w {
 		if c.bodyBytes(c.buf[c.r:c.w]) {
 			return c.finishCopy(c.err)
+		}
+		if !c.passed { // less than a chunk's size line came with the head, which must not wait for the rest
+			if c.err = sink.Body(nil, false); c.err != nil {
+				return c.finishCopy(c.err)
+			}
 		}
 	}
 	return c.finishCopy(c.run())
@@ -316,6 +331,7 @@ func (c *ClientConn) finishCopy(err error) error {
 
 // bodyBytes passes on body bytes; true when the body has ended or failed.
 func (c *ClientConn) bodyBytes(b []byte) bool {
+	c.passed = c.passed || c.ends != endsChunked || c.rawBody
 	switch c.ends {
 	case endsLength:
 		if int64(len(b)) > c.rest {
@@ -354,6 +370,7 @@ func (c *ClientConn) chunkBytes(b []byte) {
 		b = b[used:]
 		c.endChunks(done, len(b))
 		if c.err == nil && (len(data) > 0 || done) {
+			c.passed = true
 			c.err = c.sink.Body(data, done)
 		}
 	}
@@ -411,10 +428,9 @@ func (c *ClientConn) waitRest() error {
 	return err
 }
 
-// Takeover gives the connection up after a 101. What came behind the head is read first.
+// Takeover gives the connection up after a 101. What came behind the head is read first. Release closes it.
 func (c *ClientConn) Takeover() conn.Conn {
 	pre := append([]byte(nil), c.buf[c.r:c.w]...)
-	c.pool.forget()
 	return conn.WithPrefix(c.c, pre)
 }
 

@@ -58,11 +58,19 @@ func (c *ClientConn) sendStep() bool {
 			done <- err
 		}()
 	}
+	c.sink.Sent()
 	return false
 }
 
-// quiet reports whether an idle connection can be used: the backend has neither closed it nor sent anything.
-func (c *ClientConn) quiet() bool { return c.raw == nil || c.raw.Quiet() }
+// quiet reports whether an idle connection can be used: the backend has neither closed it nor sent anything. Of a TLS
+// connection only the first can be told, since session tickets may lie unread.
+func (c *ClientConn) quiet() bool {
+	if c.raw != nil {
+		return c.raw.Quiet()
+	}
+	p, ok := c.c.(conn.Prober)
+	return !ok || !p.PeerGone()
+}
 
 // wrapDialed takes a dialed connection over in its fastest form.
 func wrapDialed(nc net.Conn) conn.Conn {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,9 +39,6 @@ var (
 	ErrTLS     = errors.New("TLS handshake failed")
 )
 
-// maxQuietTrust is how long an idle connection is trusted without asking the kernel whether the backend closed it.
-const maxQuietTrust = 5 * time.Millisecond
-
 // Pool keeps connections to one backend. It lives as long as the process knows the backend.
 type Pool struct {
 	cfg   PoolConfig
@@ -69,23 +67,15 @@ type Dialing interface {
 }
 
 // Get returns a connection: the one used last that is still good, or a new one. fresh insists on a new one.
-func (p *Pool) Get(d Dialing, now time.Time, fresh bool) (*ClientConn, error) {
+func (p *Pool) Get(d Dialing, fresh bool) (*ClientConn, error) {
 	if !fresh {
-		if c := p.reuse(now); c != nil {
+		if c := p.reuse(); c != nil {
 			return c, nil
 		}
 	}
-	p.mu.Lock()
-	switch {
-	case p.closed:
-		p.mu.Unlock()
-		return nil, ErrPoolClosed
-	case p.cfg.MaxConnections > 0 && p.open >= p.cfg.MaxConnections && len(p.idle) == 0:
-		p.mu.Unlock()
-		return nil, ErrPoolFull
+	if err := p.admit(); err != nil {
+		return nil, err
 	}
-	p.open++
-	p.mu.Unlock()
 	ctx, cancel := d.DialContext()
 	defer cancel()
 	c, err := p.dial(ctx)
@@ -96,8 +86,29 @@ func (p *Pool) Get(d Dialing, now time.Time, fresh bool) (*ClientConn, error) {
 	return c, nil
 }
 
-// reuse takes idle connections from the top until one is good.
-func (p *Pool) reuse(now time.Time) *ClientConn {
+// admit counts a connection that is going to be opened. An idle one makes room for it.
+func (p *Pool) admit() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return ErrPoolClosed
+	case p.cfg.MaxConnections > 0 && p.open >= p.cfg.MaxConnections:
+		if len(p.idle) == 0 {
+			return ErrPoolFull
+		}
+		_ = p.idle[0].c.Close() // the one used least recently
+		p.idle = slices.Delete(p.idle, 0, 1)
+		p.open--
+	}
+	p.open++
+	return nil
+}
+
+// reuse takes idle connections from the top until one is good. The kernel is asked each time, however short the
+// connection was idle: what a backend has sent beyond its answer would be read as the answer to the next request, and a
+// request that must not be repeated would be lost on a connection that was just closed.
+func (p *Pool) reuse() *ClientConn {
 	for {
 		p.mu.Lock()
 		n := len(p.idle)
@@ -109,7 +120,7 @@ func (p *Pool) reuse(now time.Time) *ClientConn {
 		p.idle[n-1] = nil
 		p.idle = p.idle[:n-1]
 		p.mu.Unlock()
-		if now.Sub(c.idleAt) < maxQuietTrust || c.quiet() {
+		if c.quiet() {
 			c.reused = true
 			return c
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -12,52 +12,71 @@ import (
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
-type flag = atomic.Bool
+// Keys of the limits that can end an exchange here, as the configuration spells them.
+const (
+	limitRequest = "request_timeout"
+	limitConnect = "transport.connect_timeout"
+	limitIdle    = "stream_idle_timeout"
+	limitTotal   = "stream_total_timeout"
+)
 
 // failedDial gives the lease of a backend back that could not be connected to, and tells what follows.
 func (f *forward) failedDial(err error) (verdict, *exchange.Error) {
-	e := f.dialError(err)
-	switch {
-	case f.x.Gone():
-		f.lease.Done(service.Unused)
-		return failed, e
-	case errors.Is(err, http1.ErrPoolFull):
-		f.lease.Done(service.Unused)
-	default:
+	e, blamed := f.dialError(err)
+	f.note(0, e.Code)
+	if blamed {
 		f.lease.Done(service.Refused)
+	} else {
+		f.lease.Done(service.Unused)
 	}
-	return elsewhere, e
+	if blamed || errors.Is(err, http1.ErrPoolFull) {
+		return elsewhere, e
+	}
+	return failed, e
 }
 
-// dialError is the answer when no connection could be had.
-func (f *forward) dialError(err error) *exchange.Error {
-	e := &exchange.Error{Status: f.p.policy.UpstreamErrorStatus, Public: "Bad gateway", Outcome: exchange.OutcomeFailed, Err: f.at(err)}
-	if e.Status == 503 {
-		e.Public = "Service unavailable"
+// dialError is the answer when no connection could be had, and whether that is the backend's fault.
+func (f *forward) dialError(err error) (e *exchange.Error, blamed bool) {
+	if f.x.Gone() {
+		return departed(err), false
 	}
+	if errors.Is(err, context.Canceled) { // nothing but a departure or the drain deadline ends the exchange's context
+		return drained(err), false
+	}
+	e = f.bad(exchange.CodeConnectFailed, err)
 	switch {
-	case f.x.Gone():
-		return departed(err)
 	case errors.Is(err, http1.ErrPoolFull):
 		e.Status, e.Code, e.Public, e.RetryAfter = 503, exchange.CodeBackendBusy, "Backend connections exhausted", 1
-	case f.remaining() <= 0:
-		e.Status, e.Code, e.Public, e.Limit = 504, exchange.CodeResponseTimeout, "Upstream timeout", "request_timeout"
+		return e, false
+	case errors.Is(err, context.DeadlineExceeded): // whatever the stage
+		e.Status, e.Code, e.Public, e.Limit = 504, exchange.CodeConnectTimeout, "Upstream timeout", limitConnect
+		if f.remaining() <= 0 {
+			e.Limit = f.dispatchLimit()
+		}
 	case errors.Is(err, http1.ErrResolve):
 		e.Code = exchange.CodeDNSFailed
 	case errors.Is(err, http1.ErrTLS):
 		e.Code = exchange.CodeTLSFailed
-	case errors.Is(err, context.DeadlineExceeded):
-		e.Status, e.Code, e.Public, e.Limit = 504, exchange.CodeConnectTimeout, "Upstream timeout", "transport.connect_timeout"
-	default:
-		e.Code = exchange.CodeConnectFailed
 	}
-	f.note(0, e.Code)
-	return e
+	return e, true
 }
 
-// at adds the backend to an error, for the operator.
-func (f *forward) at(err error) error {
-	return fmt.Errorf("backend %s: %w", f.lease.Backend.URL, err)
+// dispatchLimit is the limit that ends the wait for a response head.
+func (f *forward) dispatchLimit() string {
+	if f.totalLeft() <= 0 {
+		return limitTotal
+	}
+	return limitRequest
+}
+
+// bad is the answer for a backend that fails before its response head; its status is the service's choice.
+func (f *forward) bad(code exchange.Code, err error) *exchange.Error {
+	e := &exchange.Error{Status: f.p.policy.UpstreamErrorStatus, Code: code, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
+		Err: fmt.Errorf("backend %s: %w", f.lease.Backend.URL, err)}
+	if e.Status == 503 {
+		e.Public = "Service unavailable"
+	}
+	return e
 }
 
 func departed(err error) *exchange.Error {
@@ -65,57 +84,71 @@ func departed(err error) *exchange.Error {
 		Err: fmt.Errorf("%w: %v", exchange.ErrDeparted, err)}
 }
 
-// tripError is the answer when a dispatched request got no response head.
-func (f *forward) tripError(cause conn.Cause, progress http1.Progress, err error) *exchange.Error {
-	var client *exchange.Error
-	switch {
-	case f.x.Gone() || cause == conn.CauseDeparted:
-		return departed(err)
-	case f.pumpErr != nil && errors.As(f.pumpErr, &client):
-		return client
-	case f.pumpErr != nil:
-		return departed(f.pumpErr)
-	case f.sinkFailed:
-		return departed(err)
-	case cause == conn.CauseDrain:
-		return &exchange.Error{Status: 503, Code: exchange.CodeDraining, Public: "Gateway shutting down", Outcome: exchange.OutcomeDrained, Err: err}
-	case cause == conn.CauseDeadline:
-		return &exchange.Error{Status: 504, Code: exchange.CodeResponseTimeout, Public: "Upstream timeout", Outcome: exchange.OutcomeFailed,
-			Limit: "request_timeout", Err: f.at(fmt.Errorf("no response head within %v", f.p.policy.RequestTimeout))}
-	}
-	e := &exchange.Error{Status: f.p.policy.UpstreamErrorStatus, Code: exchange.CodeBackendReset, Public: "Bad gateway",
-		Outcome: exchange.OutcomeFailed, Err: f.at(err)}
-	if errors.Is(err, http1.ErrBadResponse) {
-		e.Status, e.Code = 502, exchange.CodeBadResponse
-	}
-	if e.Status == 503 {
-		e.Public = "Service unavailable"
-	}
-	return e
+func drained(err error) *exchange.Error {
+	return &exchange.Error{Status: 503, Code: exchange.CodeDraining, Public: "Gateway shutting down", Outcome: exchange.OutcomeDrained, Err: err}
 }
 
-// relayError is what ended a response after its head had come.
-func (f *forward) relayError(cause conn.Cause, err error) *exchange.Error {
-	e := &exchange.Error{Status: f.p.policy.UpstreamErrorStatus, Code: exchange.CodeBackendReset, Public: "Bad gateway",
-		Outcome: exchange.OutcomeFailed, Err: f.at(err)}
-	var own *exchange.Error
+// clientError is the failure of an exchange that is not the backend's; nil when it is.
+func (f *forward) clientError(cause conn.Cause, err error) *exchange.Error {
 	switch {
 	case f.x.Gone() || cause == conn.CauseDeparted:
 		return departed(err)
-	case f.sinkFailed && errors.As(err, &own):
-		return own
-	case f.sinkFailed:
-		return departed(err)
 	case cause == conn.CauseDrain:
-		e.Code, e.Outcome = exchange.CodeDraining, exchange.OutcomeDrained
-	case cause == conn.CauseDeadline:
-		e.Code, e.Limit = exchange.CodeStreamIdle, "stream_idle_timeout"
-		if f.totalLeft() <= conn.Tick {
-			e.Code, e.Limit = exchange.CodeStreamTotal, "stream_total_timeout"
-		}
-		e.Err = f.at(errors.New("stream ended by " + e.Limit))
-	case errors.Is(err, http1.ErrBadResponse):
-		e.Code = exchange.CodeBadResponse
+		return drained(err)
+	case f.pump.err != nil:
+		return sideError(f.pump.err)
+	case f.sinkFailed:
+		return sideError(err)
 	}
-	return e
+	return nil
+}
+
+// sideError is what the client's end of an exchange has failed with. What names no departure is a fault of our own: a
+// filter or hook that failed.
+func sideError(err error) *exchange.Error {
+	var e *exchange.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, exchange.ErrDeparted):
+		return departed(err)
+	}
+	return &exchange.Error{Status: 500, Code: exchange.CodeInternal, Public: "Internal server error", Outcome: exchange.OutcomeFailed, Err: err}
+}
+
+// tripError is the answer when a dispatched request got no response head, and whether that is the backend's fault.
+func (f *forward) tripError(cause conn.Cause, err error) (e *exchange.Error, blamed bool) {
+	if e := f.clientError(cause, err); e != nil {
+		return e, false
+	}
+	switch {
+	case cause == conn.CauseDeadline:
+		e = f.bad(exchange.CodeResponseTimeout, fmt.Errorf("no response head within %v", time.Since(f.dispatch).Round(time.Millisecond)))
+		e.Status, e.Public, e.Limit = 504, "Upstream timeout", f.dispatchLimit()
+	case errors.Is(err, http1.ErrBadResponse):
+		e = f.bad(exchange.CodeBadResponse, err)
+	default:
+		e = f.bad(exchange.CodeBackendReset, err)
+	}
+	return e, true
+}
+
+// relayError is what ended a response after its head had come, and whether that is the backend's fault.
+func (f *forward) relayError(cause conn.Cause, err error) (e *exchange.Error, blamed bool) {
+	if e := f.clientError(cause, err); e != nil {
+		return e, false
+	}
+	switch {
+	case cause == conn.CauseDeadline && f.totalLeft() <= 0:
+		e = f.bad(exchange.CodeStreamTotal, errors.New("stream ended by "+limitTotal))
+		e.Limit = limitTotal
+	case cause == conn.CauseDeadline:
+		e = f.bad(exchange.CodeStreamIdle, errors.New("stream ended by "+limitIdle))
+		e.Limit = limitIdle
+	case errors.Is(err, http1.ErrBadResponse):
+		e = f.bad(exchange.CodeBadResponse, err)
+	default:
+		e = f.bad(exchange.CodeBackendReset, err)
+	}
+	return e, true
 }

@@ -40,13 +40,9 @@ type forward struct {
 	method     []byte
 	body       []byte // inline body
 	streaming  bool   // the body is pumped
-	pumpDone   chan struct{}
-	pumpErr    error // the client's body failed
-	uploaded   bool  // the whole request was sent
-	headCame   flag
+	pump       pump
 	toRaw      exchange.RawBody
 	sinkFailed bool // the failure is the client's side
-	started    bool // response bytes have gone to the client
 }
 
 var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 2<<10)} }}
@@ -54,21 +50,49 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
 	f := forwards.Get().(*forward)
-	f.p, f.x = p, x
-	f.method = x.Request.Method
-	f.tried.Reset()
-	f.headCame.Store(false)
-	f.pumpErr, f.uploaded, f.streaming, f.sinkFailed, f.started, f.toRaw = nil, false, false, false, false, nil
+	f.p, f.x, f.method = p, x, x.Request.Method
 	f.body, f.streaming = f.inline()
+	defer f.rescue()
 	err := f.run()
+	f.recycle()
+	return err
+}
+
+// recycle makes f ready for another exchange.
+func (f *forward) recycle() {
 	out := f.out[:0]
-	if cap(out) > 64<<10 {
+	if cap(out) > maxPooledOut {
 		out = make([]byte, 0, 2<<10)
 	}
 	tried := f.tried
+	tried.Reset()
 	*f = forward{out: out, tried: tried}
 	forwards.Put(f)
-	return err
+}
+
+// maxPooledOut keeps an unusually large request head from staying in the pool.
+const maxPooledOut = 64 << 10
+
+// rescue gives everything back when a handler's hook or filter has panicked; the panic goes on to who recovers it.
+func (f *forward) rescue() {
+	if f.p == nil {
+		return // recycled: all is well
+	}
+	f.x.Guard.Disarm()
+	f.stopPump()
+	f.releaseConn(false)
+	f.lease.Done(service.Unused)
+}
+
+// releaseConn gives the connection to the backend back, if there is one. What views its buffers ends with it.
+func (f *forward) releaseConn(reuse bool) {
+	if f.up == nil {
+		return
+	}
+	f.x.Response.Fields.Reset(nil)
+	f.x.Response.Trailers.Reset(nil)
+	f.up.Release(reuse)
+	f.up = nil
 }
 
 // inline returns the request body if all of it is here, and whether it must be pumped instead.
@@ -87,7 +111,6 @@ func (f *forward) inline() (body []byte, streaming bool) {
 // run makes attempts until one has an answer, and relays that. A backend that saw nothing of the request is left for
 // another one; each is tried once.
 func (f *forward) run() error {
-	f.dispatch = f.x.Record.Start
 	var last error
 	for fresh := false; ; {
 		if !fresh {
@@ -114,9 +137,9 @@ func (f *forward) run() error {
 	}
 }
 
-// remaining is what is left of the request timeout for dispatching.
+// remaining is what is left for dispatching.
 func (f *forward) remaining() time.Duration {
-	return f.p.policy.RequestTimeout - time.Since(f.dispatch)
+	return min(f.p.policy.RequestTimeout, f.p.policy.StreamTotalTimeout) - time.Since(f.dispatch)
 }
 
 // verdict says what follows an attempt.
@@ -129,11 +152,15 @@ const (
 	failed
 )
 
-// try is one attempt: dispatch up to the response head, the client untouched.
+// try is one attempt: dispatch up to the response head, the client untouched. fresh insists on a new connection to the
+// same backend.
 func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 	x := f.x
 	f.attempt = time.Now()
-	up, err := f.lease.Backend.Pool.Get(f, f.attempt, fresh)
+	if f.dispatch.IsZero() {
+		f.dispatch = f.attempt
+	}
+	up, err := f.lease.Backend.Pool.Get(f, fresh)
 	if err != nil {
 		v, e := f.failedDial(err)
 		return http1.Head{}, v, e
@@ -141,21 +168,25 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 	f.up = up
 	f.out = f.appendRequest(f.out[:0])
 	x.Response.Fields.Reset(nil)
-	x.Guard.Arm(up, f.p.policy.RequestTimeout)
+	x.Guard.Arm(up, max(f.remaining(), 1))
 	if x.Gone() {
 		x.Guard.Ring(conn.CauseDeparted)
 	}
-	if f.streaming && f.pumpDone == nil {
-		f.startPump()
-	}
 	head, err := up.RoundTrip(f.out, f.body, f.method, x.Request.Upgrade != nil, &x.Response.Fields, f)
-	f.headCame.Store(true)
 	if err == nil {
 		f.note(head.Status, "")
 		return head, answered, nil
 	}
 	v, e := f.failedTrip(err)
-	return head, v, e
+	return http1.Head{}, v, e
+}
+
+// Sent is told by the connection that the request head is on its way: the body may follow. The answer is awaited
+// meanwhile.
+func (f *forward) Sent() {
+	if f.streaming {
+		f.startPump()
+	}
 }
 
 // DialContext bounds a dial by what is left of the request timeout and by the client's presence.
@@ -172,24 +203,24 @@ func (f *forward) note(status int, code exchange.Code) {
 // failedTrip judges an attempt that ended without a response head.
 func (f *forward) failedTrip(err error) (verdict, error) {
 	cause := f.x.Guard.Disarm()
-	progress := f.up.Progress()
+	begun := f.pump.done != nil
 	f.stopPump()
-	f.up.Release(false)
-	f.up = nil
-	stale := errors.Is(err, http1.ErrStale)
-	if cause == conn.CauseNone && stale && !f.streaming && repeatable(f.method) {
-		f.headCame.Store(false)
+	progress := f.up.Progress()
+	f.releaseConn(false)
+	untouched := progress == http1.NothingSent && !begun
+	if cause == conn.CauseNone && errors.Is(err, http1.ErrStale) && (untouched || !begun && repeatable(f.method)) {
+		f.note(0, exchange.CodeBackendReset)
 		return again, nil
 	}
-	e := f.tripError(cause, progress, err)
+	e, blamed := f.tripError(cause, err)
 	f.note(0, e.Code)
-	if cause == conn.CauseNone && progress == http1.NothingSent && !f.streaming {
+	switch {
+	case cause == conn.CauseNone && untouched && blamed:
 		f.lease.Done(service.Refused)
 		return elsewhere, e
-	}
-	if e.Outcome == exchange.OutcomeFailed {
+	case blamed:
 		f.lease.Done(service.Unanswered)
-	} else {
+	default:
 		f.lease.Done(service.Unused)
 	}
 	return failed, e

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"io"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -11,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
-func isEnd(err error) bool { return errors.Is(err, io.EOF) }
+// errInterrupted ends the copying of a body that would go on without a wait that could be interrupted.
+var errInterrupted = errors.New("relay interrupted")
 
 // relay passes the response on, from its head to its end, and gives everything back.
 func (f *forward) relay(head http1.Head) error {
@@ -24,7 +24,10 @@ func (f *forward) relay(head http1.Head) error {
 	if head.Status == 101 {
 		return f.tunnel(head)
 	}
-	x.Guard.Extend(f.limit())
+	f.pump.answered.Store(true)
+	if !f.up.Done() {
+		x.Guard.Extend(f.limit())
+	}
 	raw := false
 	if f.up.Chunked() {
 		f.toRaw, raw = x.Raw()
@@ -44,19 +47,13 @@ func (f *forward) relay(head http1.Head) error {
 // end closes the books of an exchange whose response has been relayed or broken.
 func (f *forward) end(err error) error {
 	cause := f.x.Guard.Disarm()
-	if f.streaming {
-		f.stopPump()
-	}
-	reuse := err == nil && cause == conn.CauseNone && (!f.streaming || f.uploaded)
-	f.up.Release(reuse)
-	f.up = nil
+	f.stopPump()
+	f.releaseConn(err == nil && cause == conn.CauseNone && (!f.streaming || f.pump.whole))
 	result := service.OK
 	if err != nil {
-		e := f.relayError(cause, err)
-		if e.Outcome == exchange.OutcomeFailed {
+		e, blamed := f.relayError(cause, err)
+		if result = service.Unused; blamed {
 			result = service.Broken
-		} else {
-			result = service.Unused
 		}
 		err = e
 	}
@@ -69,31 +66,45 @@ func (f *forward) limit() time.Duration {
 	return max(min(f.p.policy.StreamIdleTimeout, f.totalLeft()), 1)
 }
 
+// totalLeft is what is left for the whole exchange.
 func (f *forward) totalLeft() time.Duration {
 	return f.p.policy.StreamTotalTimeout - time.Since(f.dispatch)
 }
 
 // Body passes body bytes on to the client.
 func (f *forward) Body(p []byte, last bool) error {
-	if err := f.x.Send(p, last); err != nil {
-		f.sinkFailed = true
-		return err
+	if last {
+		return f.passed(f.x.Send(p, true), true)
 	}
-	if !last {
-		f.x.Guard.Extend(f.limit())
-	}
-	return nil
+	f.pauseIdle()
+	return f.passed(f.x.Send(p, false), false)
 }
 
 // Raw passes chunks on with their framing.
 func (f *forward) Raw(r exchange.RawRun) error {
-	if err := f.x.SendRaw(f.toRaw, r); err != nil {
+	if !r.Last {
+		f.pauseIdle()
+	}
+	return f.passed(f.x.SendRaw(f.toRaw, r), r.Last)
+}
+
+// pauseIdle leaves only the total limit while the client is waited for: that it reads slowly does not make the backend
+// idle.
+func (f *forward) pauseIdle() { f.x.Guard.Extend(max(f.totalLeft(), 1)) }
+
+// passed goes on after body bytes were given to the client. A backend that always has more never makes the
+// connection wait, where an interruption would be noticed.
+func (f *forward) passed(err error, last bool) error {
+	switch {
+	case err != nil:
 		f.sinkFailed = true
 		return err
+	case last:
+		return nil
+	case f.x.Guard.Cause() != conn.CauseNone:
+		return errInterrupted
 	}
-	if !r.Last {
-		f.x.Guard.Extend(f.limit())
-	}
+	f.x.Guard.Extend(f.limit())
 	return nil
 }
 
@@ -124,12 +135,10 @@ func (f *forward) tunnel(head http1.Head) error {
 		f.sinkFailed = true
 		return f.end(err)
 	}
-	up := f.up.Takeover()
-	done := conn.Relay(down, up)
+	done := conn.Relay(down, f.up.Takeover())
 	cause := x.Guard.Disarm()
-	_ = up.Close()
 	_ = down.Close()
-	f.up = nil
+	f.releaseConn(false)
 	x.Record.BytesIn += done.AtoB
 	x.Record.BytesOut += done.BtoA
 	x.Record.Outcome = exchange.OutcomeUpgraded

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -30,7 +29,7 @@ func (f *forward) appendRequest(b []byte) []byte {
 	b = append(b, ' ')
 	b = f.appendTarget(b)
 	b = append(b, " HTTP/1.1\r\nHost: "...)
-	if f.p.policy.PassHost && len(r.Host) > 0 {
+	if f.p.policy.PassHost && len(r.Host) > 0 { // HTTP/1.0 may come without
 		b = append(b, r.Host...)
 	} else {
 		b = append(b, f.lease.Backend.Host...)
@@ -85,9 +84,10 @@ func (f *forward) appendForwarded(b []byte) []byte {
 	b = appendIP(b, x.Record.Peer.Addr().Unmap())
 	b = append(b, "\r\nX-Real-Ip: "...)
 	b = appendIP(b, x.Record.ClientIP)
-	b = append(b, "\r\nX-Forwarded-Host: "...)
 	host := kept(x, exchange.FieldXForwardedHost, r.Host)
-	b = append(b, host...)
+	if len(host) > 0 {
+		b = append(append(b, "\r\nX-Forwarded-Host: "...), host...)
+	}
 	b = append(b, "\r\nX-Forwarded-Proto: "...)
 	proto := kept(x, exchange.FieldXForwardedProto, scheme(r.TLS))
 	b = append(b, proto...)
@@ -143,7 +143,7 @@ func (f *forward) appendFraming(b []byte) []byte {
 	case r.Upgrade != nil:
 		b = append(b, "Connection: Upgrade\r\nUpgrade: "...)
 		b = append(append(b, r.Upgrade...), "\r\n"...)
-	case f.streaming && r.Expect:
+	case f.streaming && r.Expect: // the backend decides whether the body is to come (RFC 9110 §10.1.1)
 		f.x.ForwardExpect()
 		b = append(b, "Expect: 100-continue\r\n"...)
 	}
@@ -165,68 +165,4 @@ func needsLength(method []byte) bool {
 		return true
 	}
 	return false
-}
-
-// startPump sends the request body from another goroutine while the response is awaited and relayed.
-func (f *forward) startPump() {
-	f.pumpDone = make(chan struct{})
-	go func() {
-		defer close(f.pumpDone)
-		f.pump()
-	}()
-}
-
-// pump moves the request body to the backend. A backend that stops reading is no failure: it may have answered.
-func (f *forward) pump() {
-	x := f.x
-	chunkedBody := x.Request.ContentLength < 0
-	var frame []byte
-	for {
-		p, err := x.Down.ReadBody()
-		if isEnd(err) {
-			break
-		}
-		if err != nil {
-			f.pumpErr = err
-			x.Guard.Ring(conn.CauseUpload)
-			return
-		}
-		if chunkedBody {
-			frame = strconv.AppendUint(frame[:0], uint64(len(p)), 16)
-			frame = append(append(append(frame, "\r\n"...), p...), "\r\n"...)
-			p = frame
-		}
-		err = f.up.Write(p)
-		x.Down.ReleaseBody()
-		if err != nil {
-			return
-		}
-		if !f.headCame.Load() {
-			x.Guard.Extend(f.p.policy.RequestTimeout)
-		}
-	}
-	if chunkedBody {
-		frame = append(frame[:0], "0\r\n"...)
-		x.Request.Trailers.StripHopByHop()
-		frame = append(x.Request.Trailers.AppendHTTP1(frame, made), "\r\n"...)
-		if f.up.Write(frame) != nil {
-			return
-		}
-	}
-	f.uploaded = true
-}
-
-// stopPump ends the pump and waits for it.
-func (f *forward) stopPump() {
-	if f.pumpDone == nil {
-		return
-	}
-	select {
-	case <-f.pumpDone:
-	default:
-		f.x.Down.InterruptBody()
-		f.up.Interrupt()
-		<-f.pumpDone
-	}
-	f.pumpDone = nil
 }

@@ -51,7 +51,7 @@ func TestGenerationsShare(t *testing.T) {
 	if b, p := reg.Len(); b != 0 || p != 0 || clock.Len() != 0 {
 		t.Errorf("%d backends, %d pools, %d clock entries are left", b, p, clock.Len())
 	}
-	if _, err := held.Backend.Pool.Get(dialing{}, time.Now(), false); err == nil {
+	if _, err := held.Backend.Pool.Get(dialing{}, false); err == nil {
 		t.Error("the pool nobody refers to is open")
 	}
 }
@@ -131,7 +131,7 @@ func TestPoolDials(t *testing.T) {
 	})
 	l := pick(t, balancer(t, letters(config.RoundRobin, 1), reg), nil)
 	defer l.Done(service.Refused)
-	if _, err := l.Backend.Pool.Get(dialing{}, time.Now(), false); err == nil || addr != "a:80" {
+	if _, err := l.Backend.Pool.Get(dialing{}, false); err == nil || addr != "a:80" {
 		t.Errorf("dialed %q with error %v", addr, err)
 	}
 }

@@ -1,0 +1,130 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// pump sends a request body that does not lie ready, from a goroutine of its own, while the response is awaited and
+// relayed. Its fields but the atomics belong to that goroutine until done is closed.
+type pump struct {
+	done     chan struct{} // nil: not running
+	err      error         // the client's body failed
+	whole    bool          // all of it was sent, undisturbed
+	allRead  atomic.Bool   // only writing is left
+	answered atomic.Bool   // the response head is here: the upload no longer moves the deadline
+}
+
+// pumpGrace is how long the end of an upload is waited for after the end of its response, which may overtake it by a
+// little.
+const pumpGrace = 5 * time.Millisecond
+
+// startPump begins to send the request body.
+func (f *forward) startPump() {
+	done := make(chan struct{})
+	f.pump.done = done
+	go func() {
+		defer close(done)
+		defer func() {
+			if v := recover(); v != nil {
+				f.pump.err = fmt.Errorf("panic while sending the request body: %v", v)
+				f.x.Guard.Ring(conn.CauseUpload)
+			}
+		}()
+		f.upload()
+	}()
+}
+
+// upload moves the request body to the backend. A backend that stops reading is no failure: it may have answered.
+func (f *forward) upload() {
+	x := f.x
+	left := x.Request.ContentLength // negative: chunked
+	chunks := left < 0
+	var frame []byte
+	for {
+		p, err := x.Down.ReadBody()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			f.pump.err = err
+			x.Guard.Ring(conn.CauseUpload)
+			return
+		}
+		if left -= int64(len(p)); left == 0 && !chunks {
+			f.pump.allRead.Store(true)
+		}
+		if chunks {
+			frame = strconv.AppendUint(frame[:0], uint64(len(p)), 16)
+			frame = append(append(append(frame, "\r\n"...), p...), "\r\n"...)
+			p = frame
+		}
+		err = f.up.Write(p)
+		x.Down.ReleaseBody()
+		if err != nil {
+			return
+		}
+		f.uploaded()
+	}
+	f.pump.allRead.Store(true)
+	if chunks {
+		frame = append(frame[:0], "0\r\n"...)
+		x.Request.Trailers.StripHopByHop()
+		frame = append(x.Request.Trailers.AppendHTTP1(frame, made), "\r\n"...)
+		if f.up.Write(frame) != nil {
+			return
+		}
+	}
+	f.pump.whole = true
+}
+
+// uploaded restarts the wait for the response head with the bytes just sent.
+func (f *forward) uploaded() {
+	if f.pump.answered.Load() {
+		return
+	}
+	f.x.Guard.Extend(max(min(f.p.policy.RequestTimeout, f.totalLeft()), 1))
+	if f.pump.answered.Load() { // just now: its limit was overwritten
+		f.x.Guard.Extend(f.limit())
+	}
+}
+
+// stopPump ends the pump and waits for it. One that must be interrupted has not sent everything.
+func (f *forward) stopPump() {
+	if f.pump.done == nil {
+		return
+	}
+	if !f.pumpEnded() {
+		f.x.Down.InterruptBody()
+		f.up.Interrupt()
+		<-f.pump.done
+		f.pump.whole = false
+	}
+	f.pump.done = nil
+}
+
+// pumpEnded reports whether the pump has ended by itself.
+func (f *forward) pumpEnded() bool {
+	select {
+	case <-f.pump.done:
+		return true
+	default:
+	}
+	if !f.pump.allRead.Load() {
+		return false
+	}
+	grace := time.NewTimer(pumpGrace)
+	defer grace.Stop()
+	select {
+	case <-f.pump.done:
+		return true
+	case <-grace.C:
+		return false
+	}
+}
