@@ -31,9 +31,7 @@ func (c *ClientConn) clientStep(fd int) bool {
 		if c.take(n) {
 			return true
 		}
-		if n < len(space) {
-			return false
-		}
+		// Even after a short read there may be more: an end of stream that came together with these bytes wakes nobody again.
 	}
 }
 

@@ -40,7 +40,7 @@ func (f *forward) dialError(err error) (e *exchange.Error, blamed bool) {
 	if f.x.Gone() {
 		return departed(err), false
 	}
-	if errors.Is(err, context.Canceled) { // nothing but a departure or the drain deadline ends the exchange's context
+	if errors.Is(err, context.Canceled) { // only a departure and the drain deadline end the exchange's context
 		return drained(err), false
 	}
 	e = f.bad(exchange.CodeConnectFailed, err)
@@ -112,6 +112,8 @@ func sideError(err error) *exchange.Error {
 		return e
 	case errors.Is(err, exchange.ErrDeparted):
 		return departed(err)
+	case errors.Is(err, exchange.ErrForced):
+		return drained(err)
 	}
 	return &exchange.Error{Status: 500, Code: exchange.CodeInternal, Public: "Internal server error", Outcome: exchange.OutcomeFailed, Err: err}
 }

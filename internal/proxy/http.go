@@ -52,8 +52,14 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 	f := forwards.Get().(*forward)
 	f.p, f.x, f.method = p, x, x.Request.Method
 	f.body, f.streaming = f.inline()
-	defer f.rescue()
+	done := false
+	defer func() {
+		if !done {
+			f.rescue()
+		}
+	}()
 	err := f.run()
+	done = true
 	f.recycle()
 	return err
 }
@@ -75,9 +81,6 @@ const maxPooledOut = 64 << 10
 
 // rescue gives everything back when a handler's hook or filter has panicked; the panic goes on to who recovers it.
 func (f *forward) rescue() {
-	if f.p == nil {
-		return // recycled: all is well
-	}
 	f.x.Guard.Disarm()
 	f.stopPump()
 	f.releaseConn(false)
