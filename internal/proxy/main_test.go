@@ -293,4 +293,3 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 		}
 	}
 }
-
