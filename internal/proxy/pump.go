@@ -19,6 +19,7 @@ type pump struct {
 	whole    bool          // all of it was sent, undisturbed
 	allRead  atomic.Bool   // only writing is left
 	answered atomic.Bool   // the response head is here: the upload no longer moves the deadline
+	stopped  atomic.Bool   // nobody wants the rest of the body: that its reading fails says nothing
 }
 
 // pumpGrace is how long the end of an upload is waited for after the end of its response, which may overtake it by a
@@ -51,6 +52,9 @@ func (f *forward) upload() {
 		p, err := x.Down.ReadBody()
 		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err != nil && f.pump.stopped.Load() {
+			return
 		}
 		if err != nil {
 			f.pump.err = err
@@ -101,6 +105,7 @@ func (f *forward) stopPump() {
 		return
 	}
 	if !f.pumpEnded() {
+		f.pump.stopped.Store(true)
 		f.x.Down.InterruptBody()
 		f.up.Interrupt()
 		<-f.pump.done
