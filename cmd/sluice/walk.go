@@ -1,0 +1,259 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/config"
+)
+
+// The outcomes of a walk.
+const (
+	walkForwarded = "forwarded"
+	walkRefused   = "refused"
+)
+
+// walk is the answer of `explain` as it is printed. Its JSON names, and the words in outcome, code and reason, are
+// stable: programs rely on them.
+type walk struct {
+	Outcome    string         `json:"outcome"`
+	Refusal    *walkRefusal   `json:"refusal"` // null when forwarded
+	Entrypoint walkEntrypoint `json:"entrypoint"`
+	Request    walkRequest    `json:"request"`
+	Routers    []walkRouter   `json:"routers"` // in the order they are tried
+	Router     *string        `json:"router"`  // the one that takes the request
+	Handlers   []walkHandler  `json:"middlewares"`
+	Service    *walkService   `json:"service"`
+}
+
+type walkRefusal struct {
+	Status  int    `json:"status"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+type walkEntrypoint struct {
+	Name     string `json:"name"`
+	Address  string `json:"address"`
+	Protocol string `json:"protocol"`
+	TLS      bool   `json:"tls"`
+}
+
+type walkRequest struct {
+	Method      string `json:"method"`
+	Host        string `json:"host"`
+	Path        string `json:"path"`
+	NormalPath  string `json:"normal_path"` // what rules are compared with; "" when refused before
+	ClientIP    string `json:"client_ip"`   // what rules and logs see
+	PeerTrusted bool   `json:"peer_trusted"`
+}
+
+type walkRouter struct {
+	Name     string `json:"name"`
+	Rule     string `json:"rule"`
+	Priority int    `json:"priority"`
+	Matched  bool   `json:"matched"` // takes the request
+	Reason   string `json:"reason"`
+	Detail   string `json:"detail"`
+}
+
+type walkHandler struct {
+	Name     string         `json:"name"`
+	Type     string         `json:"type"`
+	Settings map[string]any `json:"settings"`
+}
+
+type walkService struct {
+	Name     string        `json:"name"`
+	Strategy string        `json:"strategy"`
+	Backends []walkBackend `json:"backends"`
+	Health   *walkHealth   `json:"health_check"` // null: not probed
+	Timeouts walkTimeouts  `json:"timeouts"`
+	PassHost bool          `json:"pass_host"`
+}
+
+type walkBackend struct {
+	URL    string `json:"url"`
+	Weight int    `json:"weight"`
+}
+
+type walkHealth struct {
+	Path     string `json:"path"`
+	Interval string `json:"interval"`
+}
+
+type walkTimeouts struct {
+	Connect     string `json:"connect"`
+	Request     string `json:"request"`
+	StreamIdle  string `json:"stream_idle"`
+	StreamTotal string `json:"stream_total"`
+}
+
+// masked is the part of the JSON view that a walk shows: configuration reaches people by the one way that masks
+// secrets.
+type masked struct {
+	Entrypoints map[string]struct {
+		Address, Protocol string
+		TLS               *struct{}
+	}
+	Routers     map[string]struct{ Rule string }
+	Middlewares map[string]map[string]any
+	Services    map[string]struct {
+		LoadBalancer struct {
+			Strategy    string
+			Servers     []walkBackend
+			HealthCheck *walkHealth `json:"health_check"`
+			Request     string      `json:"request_timeout"`
+			StreamIdle  string      `json:"stream_idle_timeout"`
+			StreamTotal string      `json:"stream_total_timeout"`
+		} `json:"load_balancer"`
+		PassHost  bool `json:"pass_host"`
+		Transport struct {
+			Connect string `json:"connect_timeout"`
+		}
+	}
+}
+
+func newWalk(cfg *config.Config, a *app.Answer) (*walk, error) {
+	view, err := config.JSON(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var m masked
+	if err := json.Unmarshal(view, &m); err != nil {
+		return nil, fmt.Errorf("reading the view of the configuration: %w", err)
+	}
+	ep := m.Entrypoints[a.Entrypoint]
+	w := &walk{
+		Outcome:    walkForwarded,
+		Entrypoint: walkEntrypoint{Name: a.Entrypoint, Address: ep.Address, Protocol: ep.Protocol, TLS: ep.TLS != nil},
+		Request: walkRequest{
+			Method: a.Method, Host: a.Host, Path: a.Path, NormalPath: a.NormalPath, ClientIP: a.ClientIP.String(), PeerTrusted: a.Trusted,
+		},
+		Routers: []walkRouter{}, Handlers: []walkHandler{},
+	}
+	for _, v := range a.Verdicts {
+		w.Routers = append(w.Routers, walkRouter{
+			Name: v.Name, Rule: m.Routers[v.Name].Rule, Priority: v.Priority, Matched: a.Router != nil && a.Router.Name == v.Name,
+			Reason: v.Reason.String(), Detail: v.Detail,
+		})
+	}
+	if r := a.Refused; r != nil {
+		w.Outcome, w.Refusal = walkRefused, &walkRefusal{Status: r.Status, Code: string(r.Code), Message: r.Public}
+		return w, nil
+	}
+	w.Router = &a.Router.Name
+	for _, mw := range a.Chain {
+		settings := maps.Clone(m.Middlewares[mw.Name])
+		delete(settings, "type")
+		w.Handlers = append(w.Handlers, walkHandler{Name: mw.Name, Type: mw.Type, Settings: settings})
+	}
+	s := m.Services[a.Service.Name]
+	lb := s.LoadBalancer
+	w.Service = &walkService{
+		Name: a.Service.Name, Strategy: lb.Strategy, Backends: lb.Servers, Health: lb.HealthCheck, PassHost: s.PassHost,
+		Timeouts: walkTimeouts{Connect: s.Transport.Connect, Request: lb.Request, StreamIdle: lb.StreamIdle, StreamTotal: lb.StreamTotal},
+	}
+	return w, nil
+}
+
+// text is the walk for people.
+func (w *walk) text() string {
+	var b strings.Builder
+	table := func(rows ...[]string) {
+		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		for _, r := range rows {
+			fmt.Fprintln(t, "  "+strings.Join(r, "\t"))
+		}
+		_ = t.Flush() // into memory
+	}
+	kind := w.Entrypoint.Protocol
+	if w.Entrypoint.TLS {
+		kind += ", tls"
+	}
+	client := w.Request.ClientIP
+	if w.Request.PeerTrusted {
+		client += " (told by a trusted proxy)"
+	}
+	fmt.Fprintln(&b, "Request")
+	table(
+		[]string{"method", w.Request.Method}, []string{"host", orDash(w.Request.Host)}, []string{"path", w.Request.Path},
+		[]string{"normal path", orDash(w.Request.NormalPath)}, []string{"client ip", client},
+		[]string{"entrypoint", fmt.Sprintf("%s at %s (%s)", w.Entrypoint.Name, w.Entrypoint.Address, kind)},
+	)
+	if len(w.Routers) > 0 {
+		fmt.Fprintln(&b, "\nRouters, in the order they are tried")
+		rows := [][]string{{"NAME", "PRIORITY", "REASON", "DETAIL"}}
+		for _, r := range w.Routers {
+			rows = append(rows, []string{r.Name, fmt.Sprint(r.Priority), r.Reason, r.Detail})
+		}
+		table(rows...)
+	}
+	if len(w.Handlers) > 0 {
+		fmt.Fprintln(&b, "\nMiddlewares, in the order they run")
+		var rows [][]string
+		for _, h := range w.Handlers {
+			rows = append(rows, []string{h.Name, h.Type, h.settings()})
+		}
+		table(rows...)
+	}
+	if s := w.Service; s != nil {
+		fmt.Fprintf(&b, "\nService %s\n", s.Name)
+		table(s.rows()...)
+		fmt.Fprintln(&b, "\nBackends")
+		rows := [][]string{{"URL", "WEIGHT"}}
+		for _, e := range s.Backends {
+			rows = append(rows, []string{e.URL, fmt.Sprint(e.Weight)})
+		}
+		table(rows...)
+	}
+	if r := w.Refusal; r != nil {
+		fmt.Fprintf(&b, "\nRefused: %d %s (%s)\n", r.Status, r.Code, r.Message)
+	} else {
+		fmt.Fprintf(&b, "\nForwarded to service %s by router %s\n", w.Service.Name, *w.Router)
+	}
+	return b.String()
+}
+
+func (s *walkService) rows() [][]string {
+	health := "none"
+	if s.Health != nil {
+		health = fmt.Sprintf("GET %s every %s", s.Health.Path, s.Health.Interval)
+	}
+	host := "the client's"
+	if !s.PassHost {
+		host = "the backend's"
+	}
+	return [][]string{
+		{"strategy", s.Strategy},
+		{"health check", health},
+		{"host header", host},
+		{"timeouts", fmt.Sprintf("connect %s, request %s, stream idle %s, stream total %s",
+			s.Timeouts.Connect, s.Timeouts.Request, s.Timeouts.StreamIdle, s.Timeouts.StreamTotal)},
+	}
+}
+
+// settings are `key=value` pairs in the order of the keys.
+func (h *walkHandler) settings() string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(h.Settings)) {
+		value, err := json.Marshal(h.Settings[key])
+		if err != nil { // cannot be: it was JSON
+			continue
+		}
+		parts = append(parts, key+"="+string(value))
+	}
+	return strings.Join(parts, " ")
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,258 @@
+// Package script_test runs the scenarios in testdata against the real binary, as an operator would type them. Each is
+// a text file: commands, what they must print, and the files that they work on.
+package script_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// patience bounds everything that a scenario waits for.
+const patience = 30 * time.Second
+
+// binary is the directory with the sluice that is tested.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(build(m)) }
+
+func build(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sluice-script-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = dir
+	cmd := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", filepath.Join(dir, "sluice"), "../../cmd/sluice")
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "building sluice:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		Deadline:            time.Now().Add(4 * patience), // a command that should end and serves instead
+		UpdateScripts:       os.Getenv("SLUICE_UPDATE_SCRIPTS") != "",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", binary+string(os.PathListSeparator)+env.Getenv("PATH"))
+			env.Values[processesKey] = map[string]*process{}
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"start": start, "signal": sendSignal, "ended": ended, "await": await, "get": get, "stream": stream, "gone": gone, "exits": exits,
+		},
+	})
+}
+
+// process is a sluice that runs in the background of a scenario.
+type process struct {
+	cmd    *exec.Cmd
+	stderr string // file
+	done   chan struct{}
+}
+
+type key int
+
+const processesKey key = 0
+
+func named(ts *testscript.TestScript, name string) *process {
+	p := ts.Value(processesKey).(map[string]*process)[name]
+	if p == nil {
+		ts.Fatalf("there is no process %s", name)
+	}
+	return p
+}
+
+// until calls check until it is true.
+func until(ts *testscript.TestScript, what string, check func() bool) {
+	for end := time.Now().Add(patience); !check(); {
+		if time.Now().After(end) {
+			ts.Fatalf("not within %s: %s", patience, what)
+		}
+		time.Sleep(10 * time.Millisecond) // looking again, not hoping: the end is check's to say
+	}
+}
+
+var listening = regexp.MustCompile(`"msg":"listening","entrypoint":"([^"]+)","address":"([^"]+)"`)
+
+// start NAME ARGS... runs sluice in the background and waits until it listens. NAME.out and NAME.err get what it
+// prints; the variable NAME_ENTRYPOINT has the address of each entrypoint.
+func start(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: start NAME ARGS...")
+	}
+	name := args[0]
+	out, err := os.Create(ts.MkAbs(name + ".out"))
+	ts.Check(err)
+	defer out.Close()
+	p := &process{cmd: exec.Command(filepath.Join(binary, "sluice"), args[1:]...), stderr: ts.MkAbs(name + ".err"), done: make(chan struct{})}
+	log, err := os.Create(p.stderr)
+	ts.Check(err)
+	defer log.Close()
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = ts.MkAbs("."), out, log
+	p.cmd.Env = append(os.Environ(), "NO_COLOR=1")
+	ts.Check(p.cmd.Start())
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // its state is looked at by ended
+	}()
+	ts.Value(processesKey).(map[string]*process)[name] = p
+	ts.Defer(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	until(ts, name+" listens", func() bool {
+		select {
+		case <-p.done:
+			ts.Fatalf("%s has ended: %s", name, ts.ReadFile(name+".err"))
+		default:
+		}
+		found := listening.FindAllStringSubmatch(ts.ReadFile(name+".err"), -1)
+		for _, m := range found {
+			ts.Setenv(name+"_"+m[1], m[2])
+		}
+		return len(found) > 0
+	})
+}
+
+var signals = map[string]syscall.Signal{
+	"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+}
+
+// signal NAME|FILE SIGNAL sends a signal to a process that start began, or to the one in a pid file.
+func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 || signals[args[1]] == 0 {
+		ts.Fatalf("usage: signal NAME|FILE INT|TERM|HUP|USR1|USR2")
+	}
+	if p := ts.Value(processesKey).(map[string]*process)[args[0]]; p != nil {
+		ts.Check(p.cmd.Process.Signal(signals[args[1]]))
+		return
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+	ts.Check(err)
+	ts.Check(syscall.Kill(pid, signals[args[1]]))
+}
+
+// ended NAME CODE waits for the end of a process and wants its exit code.
+func ended(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: ended NAME CODE")
+	}
+	p := named(ts, args[0])
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		ts.Fatalf("%s has not ended within %s: %s", args[0], patience, ts.ReadFile(args[0]+".err"))
+	}
+	if code := fmt.Sprint(p.cmd.ProcessState.ExitCode()); code != args[1] {
+		ts.Fatalf("%s ended with %s, want %s: %s", args[0], code, args[1], ts.ReadFile(args[0]+".err"))
+	}
+}
+
+// await NAME PATTERN waits until what a process printed on standard error matches.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: await NAME PATTERN")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	until(ts, args[0]+" prints "+args[1], func() bool { return pattern.MatchString(ts.ReadFile(args[0] + ".err")) })
+}
+
+// get FILE URL [STATUS] sends a request and writes head and body of the answer to a file.
+func get(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: get FILE URL [STATUS]")
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	resp, err := client.Get(args[1])
+	if neg {
+		if err == nil {
+			_ = resp.Body.Close()
+			ts.Fatalf("%s answers %s", args[1], resp.Status)
+		}
+		return
+	}
+	ts.Check(err)
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	_ = resp.Header.Write(&b)
+	b.WriteString("\n")
+	_, err = io.Copy(&b, resp.Body)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), b.Bytes(), 0o600))
+	if want := append(args, "200")[2]; fmt.Sprint(resp.StatusCode) != want {
+		ts.Fatalf("status %d, want %s: %s", resp.StatusCode, want, b.String())
+	}
+}
+
+// stream ADDRESS begins a long chat completion, waits for its first token and reads on in the background.
+func stream(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: stream ADDRESS")
+	}
+	body := `{"model":"demo-small","stream":true,"messages":[{"role":"user","content":"at length"}]}`
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Post("http://"+args[0]+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	ts.Check(err)
+	first := make([]byte, 1)
+	_, err = io.ReadFull(resp.Body, first)
+	ts.Check(err)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(io.Discard, resp.Body) // ends with the process
+	}()
+	ts.Defer(func() {
+		_ = resp.Body.Close()
+		<-read
+	})
+}
+
+// gone FILE waits until a file does not exist any more.
+func gone(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: gone FILE")
+	}
+	until(ts, args[0]+" is gone", func() bool {
+		_, err := os.Lstat(ts.MkAbs(args[0]))
+		return errors.Is(err, os.ErrNotExist)
+	})
+}
+
+// exits CODE COMMAND ARGS... runs a command and wants its exit code; stdout and stderr are there for what follows.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND ARGS...")
+	}
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if fmt.Sprint(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
