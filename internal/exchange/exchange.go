@@ -256,10 +256,10 @@ func (x *Exchange) Send(body []byte, last bool) error {
 	}
 	if !x.headSent {
 		x.prepareHead()
-		x.count(len(body))
+		x.count(len(body), true)
 		return x.Down.SendHead(x, body, last)
 	}
-	x.count(len(body))
+	x.count(len(body), false)
 	return x.Down.SendBody(x, body, last)
 }
 
@@ -269,7 +269,7 @@ func (x *Exchange) SendRaw(to RawBody, r RawRun) error {
 	if head {
 		x.prepareHead()
 	}
-	x.count(r.Payload)
+	x.count(r.Payload, head)
 	return to.SendRaw(x, r, head)
 }
 
@@ -285,10 +285,13 @@ func (x *Exchange) Raw() (RawBody, bool) {
 	return r, true
 }
 
-func (x *Exchange) count(n int) {
+// count adds n response body bytes; first tells that the head goes out with them.
+func (x *Exchange) count(n int, first bool) {
 	if n > 0 {
 		if x.Record.BytesOut == 0 {
-			x.Record.FirstByteAt = time.Since(x.Record.Start)
+			if x.Record.FirstByteAt = x.Record.HeadAt; !first {
+				x.Record.FirstByteAt = time.Since(x.Record.Start)
+			}
 			if x.Watch != nil {
 				x.Watch.FirstByte(x)
 			}

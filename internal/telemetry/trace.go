@@ -67,15 +67,6 @@ func ValidRequestID(v []byte) bool {
 	return len(v) >= 1 && len(v) <= 128
 }
 
-// NewRequestID returns 32 hex digits that nobody can guess.
-func NewRequestID() string {
-	var raw [16]byte
-	var text [32]byte
-	rand.Read(raw[:]) // never fails: the program would have ended
-	hex.Encode(text[:], raw[:])
-	return string(text[:])
-}
-
 // Identify sets the request and trace ids of the record from the fields of the request. A client's request id is
 // kept if it is valid and stands there once; otherwise there is a new one.
 func Identify(x *exchange.Exchange) {
@@ -87,9 +78,13 @@ func Identify(x *exchange.Exchange) {
 		n++
 	}
 	if n == 1 && ValidRequestID(given) {
-		x.Record.RequestID = string(given)
+		x.SetRequestID(given)
 	} else {
-		x.Record.RequestID = NewRequestID()
+		var raw [16]byte
+		var text [32]byte
+		rand.Read(raw[:]) // never fails: the program would have ended
+		hex.Encode(text[:], raw[:])
+		x.SetRequestID(text[:])
 	}
 	var parent []byte
 	n = 0
@@ -98,6 +93,6 @@ func Identify(x *exchange.Exchange) {
 		n++
 	}
 	if traceID, ok := ParseTraceparent(parent); ok && n == 1 {
-		x.Record.TraceID = string(traceID)
+		x.SetTraceID(traceID)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
 )
 
@@ -79,7 +80,9 @@ func TestRequestID(t *testing.T) {
 	}
 	seen := make(map[string]bool)
 	for range 1000 {
-		id := telemetry.NewRequestID()
+		var x exchange.Exchange
+		telemetry.Identify(&x)
+		id := strings.Clone(x.Record.RequestID)
 		if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" || seen[id] {
 			t.Fatalf("request id %q", id)
 		}
