@@ -356,14 +356,14 @@ func authorityBytes() (t [256]bool) {
 	for c := 0; c < 256; c++ {
 		t[c] = '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 	}
-	for _, c := range "-._~%!$&'()*+;=:" {
+	for _, c := range "-._~!$&'()*+;=:" {
 		t[c] = true
 	}
 	return t
 }
 
 // validAuthority accepts host[:port] without user information (RFC 9110 §7.2, RFC 3986 §3.2.2); the empty host too. Of
-// address literals it accepts IPv6 without a zone.
+// address literals it accepts IPv6 without a zone; escapes, which no name needs, are refused.
 func validAuthority(a []byte) bool {
 	if len(a) > 0 && a[0] == '[' {
 		return validLiteral(a)
@@ -372,10 +372,6 @@ func validAuthority(a []byte) bool {
 		switch {
 		case !authorityByte[c]:
 			return false
-		case c == '%':
-			if i+2 >= len(a) || !hex(a[i+1]) || !hex(a[i+2]) {
-				return false
-			}
 		case c == ':':
 			return validPort(a[i+1:]) && i > 0
 		}
@@ -395,8 +391,6 @@ func validLiteral(a []byte) bool {
 	}
 	return end+1 == len(a) || a[end+1] == ':' && validPort(a[end+2:])
 }
-
-func hex(c byte) bool { return digit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
 
 func validPort(p []byte) bool {
 	if len(p) > 5 {

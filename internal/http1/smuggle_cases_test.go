@@ -172,8 +172,7 @@ var smuggleCases = []smuggled{
 	{"Host with bracket inside", head("GET /a HTTP/1.1", "Host: a[::1]"), "", 400},
 	{"Host is no IPv6 in brackets", head("GET /a HTTP/1.1", "Host: [abc]"), "", 400},
 	{"Host with zone", head("GET /a HTTP/1.1", "Host: [fe80::1%25eth0]"), "", 400},
-	{"Host with bad escape", head("GET /a HTTP/1.1", "Host: a%zz"), "", 400},
-	{"Host with escape", head("GET /a HTTP/1.1", "Host: a%41"), `GET /a a%41 1.1 len=0 ""`, 0},
+	{"Host with escape", head("GET /a HTTP/1.1", "Host: a%41"), "", 400},
 	{"Host with high byte", head("GET /a HTTP/1.1", "Host: h\xc3\xa9"), "", 400},
 
 	// Content-Length
