@@ -80,7 +80,10 @@ type ClientConn struct {
 	keep     bool // may be used again
 	answered bool
 	sent     atomic.Bool
-	rests    chan error // the rest of a request that did not fit the socket
+	cut      atomic.Bool // was interrupted
+	interim  int         // 1xx heads of this exchange
+	wrote    error       // why the request could not be sent whole
+	rests    chan error  // the rest of a request that did not fit the socket
 }
 
 // requestInfo is what of the request decides how the response is read.
@@ -101,8 +104,11 @@ var responseLimits = Limits{MaxHeaderBytes: 128 << 10, MaxHeaders: 512}
 // Reused reports whether the connection has served an exchange before.
 func (c *ClientConn) Reused() bool { return c.reused }
 
-// Interrupt makes what the connection waits for fail.
-func (c *ClientConn) Interrupt() { interrupter(c.c).Interrupt() }
+// Interrupt makes what the connection waits for fail. It is of no use afterwards.
+func (c *ClientConn) Interrupt() {
+	c.cut.Store(true)
+	interrupter(c.c).Interrupt()
+}
 
 // Progress of the dispatch.
 func (c *ClientConn) Progress() Progress {
@@ -122,6 +128,7 @@ func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f 
 	c.request = requestInfo{head: string(method) == "HEAD", upgrade: upgrade}
 	c.r, c.w, c.err, c.answered, c.keep, c.done, c.phase = 0, 0, nil, false, true, false, stepSend
 	c.sent.Store(false)
+	c.interim, c.wrote = 0, nil
 	c.head.reset()
 	if err := c.run(); err != nil {
 		return Head{}, err
@@ -159,14 +166,14 @@ func (c *ClientConn) run() error {
 func (c *ClientConn) runPlain() error {
 	if c.phase == stepSend {
 		c.sent.Store(true)
-		if _, err := c.c.Write(c.out); err != nil {
-			return c.readError(err)
+		_, err := c.c.Write(c.out)
+		if err == nil && len(c.more) > 0 {
+			_, err = c.c.Write(c.more)
 		}
-		if len(c.more) > 0 {
-			if _, err := c.c.Write(c.more); err != nil {
-				return c.readError(err)
-			}
+		if err != nil && isTimeout(err) {
+			return err
 		}
+		c.sendFailed(err)
 		c.phase = stepHead
 		c.sink.Sent()
 	}
@@ -186,7 +193,18 @@ func (c *ClientConn) runPlain() error {
 	}
 }
 
+// sendFailed notes that the request could not be written. The backend may have answered before it closed, so the answer
+// is looked for; the connection is not used again.
+func (c *ClientConn) sendFailed(err error) {
+	if err != nil {
+		c.wrote, c.keep = err, false
+	}
+}
+
 func (c *ClientConn) readError(err error) error {
+	if c.wrote != nil && !c.answered {
+		err = c.wrote
+	}
 	if c.reused && !c.answered && !isTimeout(err) {
 		return fmt.Errorf("%w: %v", ErrStale, err)
 	}
@@ -226,6 +244,9 @@ func (c *ClientConn) take(n int) bool {
 	return c.headBytes()
 }
 
+// maxInterim bounds the 1xx heads before a final one.
+const maxInterim = 64
+
 // headBytes parses the head, passing over interim ones.
 func (c *ClientConn) headBytes() bool {
 	for {
@@ -242,6 +263,10 @@ func (c *ClientConn) headBytes() bool {
 		}
 		if c.head.status >= 200 || c.head.status == 101 {
 			c.frame()
+			return true
+		}
+		if c.interim++; c.interim > maxInterim {
+			c.err = fmt.Errorf("%w: too many interim responses", ErrBadResponse)
 			return true
 		}
 		if c.err = c.sink.Interim(c.head.status, c.fields); c.err != nil {
@@ -401,6 +426,8 @@ func (c *ClientConn) endOfStream() {
 		c.err = c.sink.Body(nil, true)
 	case c.phase != stepBody && !c.answered && c.reused:
 		c.err = ErrStale
+	case c.phase != stepBody && !c.answered && c.wrote != nil:
+		c.err = c.wrote
 	case c.phase != stepBody && !c.answered:
 		c.err = fmt.Errorf("backend closed the connection without an answer: %w", io.EOF)
 	default:
@@ -439,12 +466,18 @@ func (c *ClientConn) Takeover() conn.Conn {
 func (c *ClientConn) Release(reuse bool) {
 	c.out, c.more, c.sink, c.fields, c.trailers = nil, nil, nil, nil, nil
 	if c.rests != nil {
-		reuse = false
-		c.Interrupt()
-		_ = c.waitRest()
+		select {
+		case err := <-c.rests:
+			reuse = reuse && err == nil
+			c.rests = nil
+		default:
+			reuse = false
+			c.Interrupt()
+			_ = c.waitRest()
+		}
 	}
 	if len(c.buf) > bigBuffer {
 		c.buf = nil
 	}
-	c.pool.put(c, reuse && c.keep && c.done)
+	c.pool.put(c, reuse && c.keep && c.done && !c.cut.Load())
 }

@@ -35,13 +35,17 @@ func (c *ClientConn) clientStep(fd int) bool {
 	}
 }
 
-// sendStep writes the request; true only on failure. What the socket does not take at once is written by another
+// sendStep writes the request; true when the step has ended already. What the socket does not take at once is written by another
 // goroutine, since the backend may answer before it has read all.
 func (c *ClientConn) sendStep() bool {
 	n, e := c.raw.TryWrite2(c.out, c.more)
 	if e != 0 && e != syscall.EAGAIN {
-		c.err = c.readError(os.NewSyscallError("write", e))
-		return true
+		c.sendFailed(os.NewSyscallError("write", e))
+		if c.reused { // whatever lies there was not sent in answer to this request
+			c.err = c.readError(c.wrote)
+			return true
+		}
+		return c.clientStep(c.raw.FD())
 	}
 	if e != 0 {
 		n = 0
@@ -65,6 +69,9 @@ func (c *ClientConn) sendStep() bool {
 func (c *ClientConn) quiet() bool {
 	if c.raw != nil {
 		return c.raw.Quiet()
+	}
+	if q, ok := c.c.(interface{ Quiet() bool }); ok {
+		return q.Quiet()
 	}
 	p, ok := c.c.(conn.Prober)
 	return !ok || !p.PeerGone()

@@ -245,9 +245,10 @@ func (p *Pool) connect(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, stage(ErrResolve, err)
 	}
-	for _, a := range addrs {
+	err = errors.New("name has no address")
+	for i, a := range addrs {
 		var nc net.Conn
-		if nc, err = d.DialContext(ctx, "tcp", a); err == nil {
+		if nc, err = dialShare(ctx, &d, a, len(addrs)-i); err == nil {
 			return nc, nil
 		}
 		if ctx.Err() != nil {
@@ -255,6 +256,17 @@ func (p *Pool) connect(ctx context.Context) (net.Conn, error) {
 		}
 	}
 	return nil, stage(ErrConnect, err)
+}
+
+// dialShare dials one of left addresses with its share of the time, so that one that does not answer leaves some to the
+// others.
+func dialShare(ctx context.Context, d *net.Dialer, addr string, left int) (net.Conn, error) {
+	if end, ok := ctx.Deadline(); ok && left > 1 {
+		short, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
+		defer cancel()
+		ctx = short
+	}
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 func stage(s, err error) error {
