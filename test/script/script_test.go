@@ -3,6 +3,7 @@
 package script_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -55,10 +56,11 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", binary+string(os.PathListSeparator)+env.Getenv("PATH"))
 			env.Values[processesKey] = map[string]*process{}
+			env.Values[answersKey] = map[string]*answer{}
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"start": start, "signal": sendSignal, "ended": ended, "await": await, "get": get, "stream": stream, "gone": gone, "exits": exits,
+			"start": start, "signal": sendSignal, "ended": ended, "await": await, "get": get, "stream": stream, "whole": whole, "gone": gone, "exits": exits,
 		},
 	})
 }
@@ -72,7 +74,10 @@ type process struct {
 
 type key int
 
-const processesKey key = 0
+const (
+	processesKey key = iota
+	answersKey
+)
 
 func named(ts *testscript.TestScript, name string) *process {
 	p := ts.Value(processesKey).(map[string]*process)[name]
@@ -205,27 +210,54 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// stream ADDRESS begins a long chat completion, waits for its first token and reads on in the background.
+// answer is a streamed response that is being read.
+type answer struct {
+	text bytes.Buffer // valid after read
+	err  error        // valid after read
+	read chan struct{}
+}
+
+// stream NAME ADDRESS TOKENS begins a chat completion of that length, waits for its first byte and reads on in the
+// background.
 func stream(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: stream ADDRESS")
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: stream NAME ADDRESS TOKENS")
 	}
-	body := `{"model":"demo-small","stream":true,"messages":[{"role":"user","content":"at length"}]}`
+	body := fmt.Sprintf(`{"model":"demo-small","stream":true,"max_tokens":%s,"messages":[{"role":"user","content":"at length"}]}`, args[2])
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Post("http://"+args[0]+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	resp, err := client.Post("http://"+args[1]+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	ts.Check(err)
-	first := make([]byte, 1)
-	_, err = io.ReadFull(resp.Body, first)
+	a := &answer{read: make(chan struct{})}
+	_, err = io.CopyN(&a.text, resp.Body, 1)
 	ts.Check(err)
-	read := make(chan struct{})
 	go func() {
-		defer close(read)
-		_, _ = io.Copy(io.Discard, resp.Body) // ends with the process
+		defer close(a.read)
+		_, a.err = io.Copy(&a.text, resp.Body)
 	}()
 	ts.Defer(func() {
 		_ = resp.Body.Close()
-		<-read
+		<-a.read
 	})
+	ts.Value(answersKey).(map[string]*answer)[args[0]] = a
+}
+
+// whole NAME waits for the end of a stream and wants all of it; `! whole` wants it cut.
+func whole(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: whole NAME")
+	}
+	a := ts.Value(answersKey).(map[string]*answer)[args[0]]
+	if a == nil {
+		ts.Fatalf("there is no stream %s", args[0])
+	}
+	select {
+	case <-a.read:
+	case <-time.After(patience):
+		ts.Fatalf("%s has not ended within %s", args[0], patience)
+	}
+	if complete := a.err == nil && strings.HasSuffix(a.text.String(), "data: [DONE]\n\n"); complete == neg {
+		ts.Fatalf("complete: %v, error %v: %s", complete, a.err, a.text.String())
+	}
 }
 
 // gone FILE waits until a file does not exist any more.
@@ -254,5 +286,57 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if fmt.Sprint(code) != args[0] {
 		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// A reader of standard output that leaves is no reason to end: the access log is dropped, and requests are served.
+func TestStdoutWithoutReader(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "gateway.acl")
+	if err := os.WriteFile(config, []byte("entrypoints \"web\" { address = \"127.0.0.1:0\" }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(binary, "sluice"), "-c", config, "--log-format", "json")
+	cmd.Stdout = writer
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	_, _ = reader.Close(), writer.Close()
+	var address string
+	log := bufio.NewScanner(stderr)
+	for address == "" && log.Scan() {
+		if m := listening.FindStringSubmatch(log.Text()); m != nil {
+			address = m[2]
+		}
+	}
+	rest := make(chan struct{})
+	go func() {
+		defer close(rest)
+		_, _ = io.Copy(io.Discard, stderr)
+	}()
+	for range 3 {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+		resp, err := client.Get("http://" + address + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-rest
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("ended with %v", err)
 	}
 }
