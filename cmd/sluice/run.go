@@ -77,7 +77,6 @@ func (c *cli) serve(o app.Options, serving func(*app.App)) error {
 		<-a.Done()
 		return err
 	}
-	defer removePID()
 	bound := a.Bound()
 	for _, name := range slices.Sorted(maps.Keys(bound)) {
 		log.Info("listening", "entrypoint", name, "address", bound[name])
@@ -85,7 +84,11 @@ func (c *cli) serve(o app.Options, serving func(*app.App)) error {
 	if serving != nil {
 		serving(a)
 	}
-	newSignaled(a, log).loop(early, signals)
+	s := newSignaled(a, log)
+	s.loop(early, signals)
+	if !s.handedOver { // else the note is the other's, also when it has not written it yet
+		removePID()
+	}
 	return a.Err()
 }
 

@@ -15,6 +15,8 @@ type signaled struct {
 	app      *app.App
 	log      *slog.Logger
 	stopping bool // only loop's goroutine
+	// handedOver says, once loop has returned, that another process serves in place of this one.
+	handedOver bool
 
 	// What takes time is asked of the worker, so that an order to stop is never late. Each has room for one: whoever
 	// asks again before it has begun gets the same.
@@ -98,7 +100,10 @@ func (s *signaled) work(ctx context.Context) {
 				s.log.Info("log files opened anew")
 			}
 		case <-s.upgrade:
-			if err := s.app.Upgrade(ctx); errors.Is(err, app.ErrUpgrading) {
+			switch err := s.app.Upgrade(ctx); {
+			case err == nil:
+				s.handedOver = true
+			case errors.Is(err, app.ErrUpgrading):
 				s.log.Warn("not upgraded", "error", err)
 			}
 		}

@@ -71,7 +71,7 @@ func (c *cli) upgrade(pid int, wait bool) error {
 	defer tick.Stop()
 	for end := time.Now().Add(upgradeBound); time.Now().Before(end); <-tick.C {
 		next, err := readPID(c.pidFile)
-		if errors.Is(err, os.ErrNotExist) {
+		if errors.Is(err, os.ErrNotExist) { // it was told to stop instead
 			return fmt.Errorf("process %d has stopped", pid)
 		}
 		if err == nil && next != pid {

@@ -156,9 +156,11 @@ func (a *App) load(sources provider.Sources) (*config.Config, error) {
 		a.log.Warn("configuration", "code", d.Code, "file", d.Span.File, "line", d.Span.Start.Line, "message", d.Message)
 	}
 	if a.opts.Listen != "" {
-		if ep := cfg.Entrypoints["web"]; ep != nil {
-			ep.Address = a.opts.Listen
+		ep := cfg.Entrypoints["web"]
+		if ep == nil {
+			return nil, fmt.Errorf("there is no entrypoint web to listen at %s", a.opts.Listen)
 		}
+		ep.Address = a.opts.Listen
 	}
 	return cfg, nil
 }
