@@ -182,11 +182,10 @@ func TestWatchSlowWriter(t *testing.T) {
 			write(t, path, main)
 			write(t, filepath.Join(parts, "a.acl"), "# a")
 			changes := watch(t, path)
-			if err := os.MkdirAll(filepath.Join(parts, "new"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			write(t, filepath.Join(parts, "new/a.acl"), "# new") // once it is seen the directory is watched
+			next(t, changes, main+"|# a|# new")
 			slowly(t, filepath.Join(parts, "new/b.acl"), os.O_CREATE, c.parts...)
-			next(t, changes, main+"|# a|"+whole)
+			next(t, changes, main+"|# a|# new|"+whole)
 		})
 		t.Run(c.name+" behind a link", func(t *testing.T) {
 			t.Parallel()
