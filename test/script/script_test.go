@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -124,6 +125,9 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() {
 		_ = p.cmd.Process.Kill()
 		<-p.done
+		if i := slices.Index(args, "--pid-file"); i >= 0 {
+			killSuccessor(ts.MkAbs(args[i+1]))
+		}
 	})
 	until(ts, name+" listens", func() bool {
 		select {
@@ -137,6 +141,22 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return len(found) > 0
 	})
+}
+
+// killSuccessor ends the process that a failed scenario has left behind by an upgrade.
+func killSuccessor(pidFile string) {
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		return // it has ended as it should
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return
+	}
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err == nil && strings.HasPrefix(exe, filepath.Join(binary, "sluice")) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }
 
 var signals = map[string]syscall.Signal{
