@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -48,7 +50,7 @@ func (f *forward) dialError(err error) (e *exchange.Error, blamed bool) {
 	case errors.Is(err, http1.ErrPoolFull):
 		e.Status, e.Code, e.Public, e.RetryAfter = 503, exchange.CodeBackendBusy, "Backend connections exhausted", 1
 		return e, false
-	case errors.Is(err, context.DeadlineExceeded): // whatever the stage
+	case timedOut(err): // whatever the stage
 		e.Status, e.Code, e.Public, e.Limit = 504, exchange.CodeConnectTimeout, "Upstream timeout", limitConnect
 		if f.remaining() <= 0 {
 			e.Limit = f.dispatchLimit()
@@ -59,6 +61,11 @@ func (f *forward) dialError(err error) (e *exchange.Error, blamed bool) {
 		e.Code = exchange.CodeTLSFailed
 	}
 	return e, true
+}
+
+// timedOut reports whether connecting took too long, by our limits or the kernel's.
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)
 }
 
 // dispatchLimit is the limit that ends the wait for a response head.

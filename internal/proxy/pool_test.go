@@ -1,0 +1,381 @@
+package proxy_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http1"
+)
+
+const post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+
+// caFile writes the test's certificate for a transport to trust.
+func caFile(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(name, pemOf(serverPEM), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func pemOf(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
+
+// KF-H1-09: connections that the backend closes while they are idle cost no request.
+func TestKF_H1_09(t *testing.T) {
+	leaves := map[string]func(p *peer){"closing": func(*peer) {}, "resetting": (*peer).reset}
+	for how, leave := range leaves {
+		for _, secure := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/tls=%v", how, secure), func(t *testing.T) {
+				var cfg *tls.Config
+				o, scheme := options{}, ""
+				if secure {
+					ca := caFile(t)
+					cfg, scheme = serverTLS, "https://"
+					o.service = func(l *config.LoadBalancer) { l.Transport.CAFile = ca }
+				}
+				b := backendOn(t, cfg, func(p *peer) { // one answer a connection, unannounced
+					p.message(false)
+					p.send(ok)
+					p.quietly(time.Duration(p.n%4) * 500 * time.Microsecond)
+					leave(p)
+				})
+				g := newGateway(t, kernelMode, o, scheme+b.addr)
+				c := g.dial(t)
+				for i := range 200 {
+					c.send(get)
+					if a := c.message(false); a.status() != "200" {
+						t.Fatalf("GET %d: %+v", i, a)
+					}
+				}
+				for i := range 100 {
+					c.quiet(3 * time.Millisecond) // the end of the connection has arrived by then
+					c.send(post)
+					if a := c.message(false); a.status() != "200" {
+						t.Fatalf("POST %d: %+v", i, a)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A request that a backend may have seen is not sent twice unless it may be.
+func TestNoRepetitionOfUnsafeRequests(t *testing.T) {
+	for _, tt := range []struct {
+		request string
+		status  string
+		conns   int
+	}{{get, "200", 2}, {post, "502", 1}, {strings.Replace(post, "POST", "PUT", 1), "200", 2}, {strings.Replace(post, "POST", "PATCH", 1), "502", 1}} {
+		t.Run(tt.request[:4], func(t *testing.T) {
+			b := newBackend(t, func(p *peer) {
+				p.message(false)
+				p.send(ok)
+				if p.n == 0 { // the second request is read, and then nothing
+					p.message(false)
+					return
+				}
+				p.gone(patience)
+			})
+			inModes(t, func(t *testing.T, m mode) {
+				before := b.opened()
+				if before > 0 {
+					b = newBackend(t, func(p *peer) {
+						p.message(false)
+						p.send(ok)
+						if p.n == 0 {
+							p.message(false)
+							return
+						}
+						p.gone(patience)
+					})
+				}
+				g := newGateway(t, m, options{}, b.addr)
+				c := g.dial(t)
+				c.send(get)
+				c.message(false)
+				c.send(tt.request)
+				if a := c.message(false); a.status() != tt.status {
+					t.Errorf("%+v", a)
+				}
+				if n := b.opened(); n != tt.conns {
+					t.Errorf("%d connections, want %d", n, tt.conns)
+				}
+				r := g.record(1)
+				if len(r.Attempts) != tt.conns || r.Attempts[0].Code != exchange.CodeBackendReset {
+					t.Errorf("attempts %+v", r.Attempts)
+				}
+			})
+		})
+	}
+}
+
+// A connection that has never been used before and ends is no stale one.
+func TestFreshConnectionWithoutAnswer(t *testing.T) {
+	b := newBackend(t, func(p *peer) { p.message(false) })
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, options{}, b.addr)
+		before := b.opened()
+		if a := g.ask(t, get); a.status() != "502" || !strings.Contains(a.body, `"backend_reset"`) {
+			t.Errorf("%+v", a)
+		}
+		if n := b.opened() - before; n != 1 {
+			t.Errorf("%d connections", n)
+		}
+		g.ended(0, exchange.OutcomeFailed, exchange.CodeBackendReset, "")
+	})
+}
+
+// All connections taken: 503 at once, and another backend if there is one.
+func TestBackendBusy(t *testing.T) {
+	var hold sync.WaitGroup
+	hold.Add(1)
+	release := sync.OnceFunc(hold.Done)
+	defer release()
+	b := newBackend(t, func(p *peer) {
+		for p.next() {
+			p.message(false)
+			hold.Wait()
+			p.send(ok)
+		}
+	})
+	free := newBackend(t, replies(ok))
+	one := func(l *config.LoadBalancer) { l.Transport.MaxConnections = 1 }
+	g := newGateway(t, kernelMode, options{service: one}, b.addr)
+	first := g.dial(t)
+	first.send(get)
+	eventually(t, patience, "the first request is under way", func() bool { return b.opened() == 1 })
+	a := g.ask(t, get)
+	if a.status() != "503" || a.body != `{"error":"Backend connections exhausted","code":"backend_busy","request_id":"made"}` || a.header.Get("Retry-After") != "1" {
+		t.Errorf("%+v", a)
+	}
+	g.ended(0, exchange.OutcomeFailed, exchange.CodeBackendBusy, "")
+	both := newGateway(t, kernelMode, options{service: one}, b.addr, free.addr)
+	second := both.dial(t)
+	second.send(get) // round robin: b
+	eventually(t, patience, "the second request is under way", func() bool { return b.opened() == 2 })
+	for range 4 {
+		if a := both.ask(t, get); a.status() != "200" {
+			t.Errorf("%+v", a)
+		}
+	}
+	release()
+	first.message(false)
+	second.message(false)
+	// A stale connection that must be replaced does not count twice.
+	for range 3 {
+		if a := g.ask(t, get); a.status() != "200" {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// KF-LB-08: a service without a backend that may be used.
+func TestKF_LB_08(t *testing.T) {
+	b := newBackend(t, replies(ok))
+	g := newGateway(t, kernelMode, options{service: func(l *config.LoadBalancer) { l.Servers[0].Weight = 0 }}, b.addr)
+	if a := g.ask(t, get); a.status() != "503" || a.body != `{"error":"No healthy backends","code":"no_backend","request_id":"made"}` {
+		t.Errorf("%+v", a)
+	}
+	r := g.ended(0, exchange.OutcomeFailed, exchange.CodeNoBackend, "")
+	if r.Service != "api" || len(r.Attempts) != 0 {
+		t.Errorf("%+v", r)
+	}
+	if n := b.opened(); n != 0 { // KF-LB-03
+		t.Errorf("%d connections to a backend of weight 0", n)
+	}
+}
+
+// KF-LB-12: each backend is tried once, in the time that there is.
+func TestKF_LB_12(t *testing.T) {
+	b := newBackend(t, replies(ok))
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, options{}, refusing(t), refusing(t), b.addr)
+		for i := range 5 {
+			for _, r := range []string{get, post, upload + lastChunk} {
+				if a := g.ask(t, r); a.status() != "200" {
+					t.Fatalf("%d: %+v", i, a)
+				}
+			}
+		}
+		none := newGateway(t, m, options{}, refusing(t), refusing(t), refusing(t))
+		if a := none.ask(t, get); a.status() != "502" || !strings.Contains(a.body, "connect_failed") {
+			t.Errorf("%+v", a)
+		}
+		if r := none.ended(0, exchange.OutcomeFailed, exchange.CodeConnectFailed, ""); len(r.Attempts) != 3 {
+			t.Errorf("attempts %+v", r.Attempts)
+		}
+	})
+}
+
+// blackhole returns an address that takes connections into a full queue: they are never established.
+func blackhole(t *testing.T) string {
+	t.Helper()
+	addr, full, err := fullListener()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(full)
+	return addr
+}
+
+// Each way of not connecting has its code.
+func TestConnectErrors(t *testing.T) {
+	untrusted := backendOn(t, serverTLS, func(p *peer) { _, _ = p.closed(patience) })
+	clear := newBackend(t, func(p *peer) { p.bytes(5); p.send("HTTP/1.1 400 Bad Request\r\n\r\n") })
+	mute := newBackend(t, func(p *peer) { _, _ = p.closed(patience) })
+	for _, tt := range []struct {
+		name, url string
+		tweak     func(*config.LoadBalancer)
+		status    string
+		code      exchange.Code
+		limit     string
+	}{
+		{"refused", refusing(t), nil, "502", exchange.CodeConnectFailed, ""},
+		{"no such name", "http://name.invalid:80", nil, "502", exchange.CodeDNSFailed, ""},
+		{"untrusted", "https://" + untrusted.addr, nil, "502", exchange.CodeTLSFailed, ""},
+		{"not TLS", "https://" + clear.addr, nil, "502", exchange.CodeTLSFailed, ""},
+		{"handshake that hangs", "https://" + mute.addr, func(l *config.LoadBalancer) { l.Transport.ConnectTimeout = 200 * time.Millisecond }, "504", exchange.CodeConnectTimeout, "transport.connect_timeout"},
+		{"connect that hangs", blackhole(t), func(l *config.LoadBalancer) { l.Transport.ConnectTimeout = 200 * time.Millisecond }, "504", exchange.CodeConnectTimeout, "transport.connect_timeout"},
+		{"connect longer than the request may take", blackhole(t), func(l *config.LoadBalancer) { l.RequestTimeout = 200 * time.Millisecond }, "504", exchange.CodeConnectTimeout, "request_timeout"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := newGateway(t, kernelMode, options{service: tt.tweak}, tt.url)
+			a := g.ask(t, get)
+			if a.status() != tt.status || !strings.Contains(a.body, `"code":"`+string(tt.code)+`"`) || strings.Contains(a.body, "127.0.0.1") {
+				t.Errorf("%+v", a)
+			}
+			r := g.ended(0, exchange.OutcomeFailed, tt.code, tt.limit)
+			if len(r.Attempts) != 1 || r.Attempts[0].Code != tt.code || r.Attempts[0].Backend == "" || r.Attempts[0].ID == "" {
+				t.Errorf("attempts %+v", r.Attempts)
+			}
+			if s := g.lb.AppendStats(nil)[0]; s.Refused != 1 || !s.Skipped {
+				t.Errorf("the backend is not blamed: %+v", s)
+			}
+		})
+	}
+}
+
+// A dial ends with the client that it is for.
+func TestClientLeavesDuringDial(t *testing.T) {
+	hole := blackhole(t)
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, options{}, hole, hole)
+		c := g.dial(t)
+		c.send(get)
+		eventually(t, patience, "the dial is under way", func() bool { return g.backends()[0].Pool.Stats().Open == 1 })
+		start := time.Now()
+		c.Close()
+		r := g.ended(0, exchange.OutcomeDisconnected, exchange.CodeClientGone, "")
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("after %v", d)
+		}
+		if len(r.Attempts) != 1 {
+			t.Errorf("attempts %+v", r.Attempts)
+		}
+		if s := g.lb.AppendStats(nil)[0]; s.Refused != 0 {
+			t.Errorf("the backend is blamed: %+v", s)
+		}
+	})
+}
+
+// The drain deadline ends whatever an exchange waits on.
+func TestForcedEnd(t *testing.T) {
+	hole := blackhole(t)
+	held := newBackend(t, func(p *peer) { p.head(); p.gone(patience) })
+	stream := newBackend(t, func(p *peer) { p.head(); p.send(sseHead + chunk("x")); p.gone(patience) })
+	flood := newBackend(t, func(p *peer) {
+		p.head()
+		p.send("HTTP/1.1 200 OK\r\n\r\n")
+		for {
+			if _, err := p.Write(make([]byte, 1<<20)); err != nil {
+				return
+			}
+		}
+	})
+	for _, tt := range []struct {
+		name, addr, request string
+		ready               func(c *wire, g *gateway) bool
+	}{
+		{"dial", hole, get, func(_ *wire, g *gateway) bool { return g.backends()[0].Pool.Stats().Open == 1 }},
+		{"head", held.addr, get, func(*wire, *gateway) bool { return held.got() != "" }},
+		{"upload", held.addr, upload + "1\r\nx\r\n", func(*wire, *gateway) bool { return strings.Contains(held.got(), "x\r\n") }},
+		{"stream", stream.addr, get, func(c *wire, _ *gateway) bool { _, err := c.r.Peek(1); return err == nil }},
+		{"slow reader", flood.addr, get, func(c *wire, _ *gateway) bool { _, err := c.r.Peek(1); return err == nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inModes(t, func(t *testing.T, m mode) {
+				g := newGateway(t, m, options{}, tt.addr)
+				c := g.dial(t)
+				c.send(tt.request)
+				eventually(t, patience, "the request is under way", func() bool { return tt.ready(c, g) })
+				start := time.Now()
+				g.live.Force()
+				r := g.record(0)
+				if d := time.Since(start); d > time.Second {
+					t.Errorf("after %v", d)
+				}
+				if r.Outcome != exchange.OutcomeDrained || r.Code != exchange.CodeDraining {
+					t.Errorf("%v %v %v", r.Outcome, r.Code, r.Err)
+				}
+			})
+		})
+	}
+}
+
+// Uploads to a backend that does not read are not held in memory, and end with their client.
+func TestUploadBackPressure(t *testing.T) {
+	b := newBackend(t, func(p *peer) { p.head(); <-time.After(500 * time.Millisecond) })
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, options{server: func(s *http1.Settings) { s.BodyIdleTimeout = patience }}, b.addr)
+		c := g.dial(t)
+		c.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n")
+		_ = c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		n := 0
+		for {
+			k, err := c.Write(make([]byte, 1<<20))
+			if n += k; err != nil {
+				break
+			}
+		}
+		if n > 32<<20 {
+			t.Errorf("%d bytes were taken", n)
+		}
+		c.Close()
+		g.record(0)
+	})
+}
+
+// dialCount makes sure that a gateway keeps to few connections.
+func TestConnectionsAreReused(t *testing.T) {
+	b := newBackend(t, replies(ok))
+	inModes(t, func(t *testing.T, m mode) {
+		before := b.opened()
+		g := newGateway(t, m, options{}, b.addr)
+		c := g.dial(t)
+		for i := range 100 {
+			c.send([]string{get, post, upload + chunk("ab") + lastChunk, "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"}[i%3])
+			if a := c.message(false); a.body != "ok" {
+				t.Fatalf("%+v", a)
+			}
+		}
+		if n := b.opened() - before; n > 3 {
+			t.Errorf("%d connections for one client", n)
+		}
+	})
+}
+
+var _ net.Conn = logged{}
