@@ -66,6 +66,7 @@ type ClientConn struct {
 	upgrade []byte // of a 101
 
 	// the step under way, so that callbacks need no closures
+	step      func(fd int) bool // clientStep, made once
 	out, more []byte
 	sink      BodySink
 	fields    *exchange.Fields
@@ -149,7 +150,7 @@ func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f 
 func (c *ClientConn) run() error {
 	var err error
 	if c.raw != nil {
-		err = c.raw.Loop(c.clientStep)
+		err = c.raw.Loop(c.step)
 	} else {
 		err = c.runPlain()
 	}

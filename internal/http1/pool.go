@@ -222,7 +222,9 @@ func (p *Pool) dial(ctx context.Context) (*ClientConn, error) {
 	}
 	c := wrapDialed(nc)
 	if p.cfg.TLS == nil {
-		return &ClientConn{pool: p, c: c, raw: rawOf(c)}, nil
+		cc := &ClientConn{pool: p, c: c, raw: rawOf(c)}
+		cc.step = cc.clientStep
+		return cc, nil
 	}
 	t := tls.Client(c, p.cfg.TLS)
 	if err := t.HandshakeContext(ctx); err != nil {
