@@ -28,8 +28,14 @@ type Alarm struct {
 	state    atomic.Uint32 // alarmOff … alarmFired
 	cause    atomic.Uint32
 	deadline atomic.Int64 // nanoseconds on the clock's scale; 0 never
+	limit    atomic.Int64 // what Extend does not go beyond; 0 none
 	target   Interrupter  // written while off
+	clock    *Clock       // whose time is good enough; nil: the system's
 }
+
+// Bind makes the alarm read the time that the clock knew at its last visit instead of asking the system, which spares a
+// busy connection several reads of the clock a request. Before the alarm is first armed.
+func (a *Alarm) Bind(c *Clock) { a.clock = c }
 
 const (
 	alarmOff = iota
@@ -40,19 +46,40 @@ const (
 
 // Arm sets what is to be interrupted and until when it may wait; d ≤ 0 is no deadline. The alarm must be off.
 func (a *Alarm) Arm(t Interrupter, d time.Duration) {
+	a.ArmWithin(t, d, 0)
+}
+
+// Extend moves the deadline of an armed alarm to d from now, but not beyond its limit; d ≤ 0 removes it, down to the
+// limit.
+func (a *Alarm) Extend(d time.Duration) {
+	limit := a.limit.Load()
+	if d <= 0 {
+		a.deadline.Store(limit)
+		return
+	}
+	t := a.clock.coarse() + int64(d)
+	if limit != 0 && t > limit {
+		t = limit
+	}
+	a.deadline.Store(t)
+}
+
+// ArmWithin is Arm with a limit, total from now, that later extensions do not go beyond.
+func (a *Alarm) ArmWithin(t Interrupter, d, total time.Duration) {
 	a.target = t
 	a.cause.Store(0)
+	a.Limit(total)
 	a.Extend(d)
 	a.state.Store(alarmArmed)
 }
 
-// Extend moves the deadline of an armed alarm to d from now; d ≤ 0 removes it.
-func (a *Alarm) Extend(d time.Duration) {
+// Limit sets, d from now, what later extensions do not go beyond, until the alarm is armed again; d ≤ 0 lifts it.
+func (a *Alarm) Limit(d time.Duration) {
 	if d <= 0 {
-		a.deadline.Store(0)
+		a.limit.Store(0)
 		return
 	}
-	a.deadline.Store(now() + int64(d))
+	a.limit.Store(a.clock.coarse() + int64(d))
 }
 
 // Disarm turns the alarm off and tells whether it has interrupted its target. On return nothing touches the target
@@ -124,6 +151,9 @@ type ClockSlot struct{ index int } // 1-based; 0 not registered
 // Clock is the process's one coarse timer. It visits every registered entry each tick, which replaces a runtime timer
 // a request, and probes descriptors for departed peers in one system call.
 type Clock struct {
+	known atomic.Int64 // the time at the last visit; 0 while it does not run
+	late  bool         // the visit under way came late; Run's goroutine only
+
 	mu      sync.Mutex // guards entries and the probe lists
 	entries []Timed
 	probes  probeSet
@@ -136,6 +166,8 @@ func NewClock() *Clock { return &Clock{} }
 func (c *Clock) Run(ctx context.Context) error {
 	t := time.NewTicker(Tick)
 	defer t.Stop()
+	c.known.Store(now())
+	defer c.known.Store(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -146,7 +178,20 @@ func (c *Clock) Run(ctx context.Context) error {
 	}
 }
 
+// coarse is a time that is not behind the system's as long as visits come in time, and at most one tick ahead. After a
+// late visit nothing expires, so that no deadline fires early.
+func (c *Clock) coarse() int64 {
+	if c != nil {
+		if t := c.known.Load(); t != 0 {
+			return t + int64(Tick)
+		}
+	}
+	return now()
+}
+
 func (c *Clock) visit() {
+	t := now()
+	c.late = t-c.known.Swap(t) > 2*int64(Tick)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.probes.reset()
@@ -159,7 +204,11 @@ func (c *Clock) visit() {
 }
 
 // Expire fires a if its deadline has passed; for OnTick.
-func (c *Clock) Expire(a *Alarm) { a.expire(now()) }
+func (c *Clock) Expire(a *Alarm) {
+	if !c.late {
+		a.expire(now())
+	}
+}
 
 // Add registers an entry. It is visited until Remove returns.
 func (c *Clock) Add(e Timed) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -54,7 +53,7 @@ type ClientConn struct {
 	c      conn.Conn
 	raw    raw
 	reused bool
-	idleAt time.Time
+	idleAt int // the pool's tick at which the connection became idle
 
 	buf     []byte // response head, and what came with it
 	r, w    int

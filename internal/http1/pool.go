@@ -133,8 +133,8 @@ func (p *Pool) put(c *ClientConn, good bool) {
 		p.drop(c)
 		return
 	}
-	c.idleAt = time.Now()
 	p.mu.Lock()
+	c.idleAt = p.ticks
 	if p.closed || len(p.idle) >= p.cfg.MaxIdle {
 		p.mu.Unlock()
 		p.drop(c)
@@ -183,15 +183,16 @@ const pruneEvery = 10
 
 // OnTick closes idle connections that are too old, and those that the backend has closed.
 func (p *Pool) OnTick(*conn.Clock) int {
+	p.mu.Lock()
 	if p.ticks++; p.ticks%pruneEvery != 0 {
+		p.mu.Unlock()
 		return -1
 	}
-	now := time.Now()
-	p.mu.Lock()
+	oldest := p.ticks - int(p.cfg.IdleTimeout/conn.Tick)
 	var dead []*ClientConn
 	kept := p.idle[:0]
 	for _, c := range p.idle {
-		if now.Sub(c.idleAt) > p.cfg.IdleTimeout || !c.quiet() {
+		if c.idleAt < oldest || !c.quiet() {
 			dead = append(dead, c)
 			continue
 		}

@@ -83,6 +83,9 @@ func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) {
 	sc := &serverConn{srv: s, set: s.settings.Load(), c: c, fd: descriptor(c)}
 	sc.raw = rawOf(c)
 	sc.reads, sc.writes, sc.both = readSide{c}, writeSide{c}, interrupter(c)
+	for _, a := range []*conn.Alarm{&sc.wait, &sc.guard, &sc.slow} {
+		a.Bind(s.clock)
+	}
 	sc.wait.Arm(sc.reads, sc.set.HeaderTimeout)
 	if live != nil {
 		live.Enter(&sc.ticket, sc)

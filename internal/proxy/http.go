@@ -163,15 +163,19 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 	if f.dispatch.IsZero() {
 		f.dispatch = f.attempt
 	}
+	spent := f.attempt.Sub(f.dispatch)
 	up, err := f.lease.Backend.Pool.Get(f, fresh)
 	if err != nil {
 		v, e := f.failedDial(err)
 		return http1.Head{}, v, e
 	}
+	if !up.Reused() { // dialing took its time
+		spent = time.Since(f.dispatch)
+	}
 	f.up = up
 	f.out = f.appendRequest(f.out[:0])
 	x.Response.Fields.Reset(nil)
-	x.Guard.Arm(up, max(f.remaining(), 1))
+	x.Guard.ArmWithin(up, max(f.p.policy.RequestTimeout-spent, 1), max(f.p.policy.StreamTotalTimeout-spent, 1))
 	if x.Gone() {
 		x.Guard.Ring(conn.CauseDeparted)
 	}

@@ -26,7 +26,7 @@ func (f *forward) relay(head http1.Head) error {
 	}
 	f.pump.answered.Store(true)
 	if !f.up.Done() {
-		x.Guard.Extend(f.limit())
+		x.Guard.Extend(f.p.policy.StreamIdleTimeout)
 	}
 	raw := false
 	if f.up.Chunked() {
@@ -61,11 +61,6 @@ func (f *forward) end(err error) error {
 	return err
 }
 
-// limit is how long the next wait for body bytes may be.
-func (f *forward) limit() time.Duration {
-	return max(min(f.p.policy.StreamIdleTimeout, f.totalLeft()), 1)
-}
-
 // totalLeft is what is left for the whole exchange.
 func (f *forward) totalLeft() time.Duration {
 	return f.p.policy.StreamTotalTimeout - time.Since(f.dispatch)
@@ -90,7 +85,7 @@ func (f *forward) Raw(r exchange.RawRun) error {
 
 // pauseIdle leaves only the total limit while the client is waited for: that it reads slowly does not make the backend
 // idle.
-func (f *forward) pauseIdle() { f.x.Guard.Extend(max(f.totalLeft(), 1)) }
+func (f *forward) pauseIdle() { f.x.Guard.Extend(0) }
 
 // passed goes on after body bytes were given to the client. A backend that always has more never makes the
 // connection wait, where an interruption would be noticed.
@@ -104,7 +99,7 @@ func (f *forward) passed(err error, last bool) error {
 	case f.x.Guard.Cause() != conn.CauseNone:
 		return errInterrupted
 	}
-	f.x.Guard.Extend(f.limit())
+	f.x.Guard.Extend(f.p.policy.StreamIdleTimeout)
 	return nil
 }
 
@@ -125,6 +120,7 @@ func (f *forward) Interim(status int, fields *exchange.Fields) error {
 func (f *forward) tunnel(head http1.Head) error {
 	x := f.x
 	x.Response.Upgrade = head.Upgrade
+	x.Guard.Limit(0)
 	x.Guard.Extend(0)
 	if err := x.Send(nil, true); err != nil {
 		f.sinkFailed = true
