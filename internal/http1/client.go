@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -52,6 +53,7 @@ type ClientConn struct {
 	pool   *Pool
 	c      conn.Conn
 	raw    raw
+	under  conn.Conn // what TLS stands on; nil without
 	reused bool
 	idleAt int // the pool's tick at which the connection became idle
 
@@ -459,6 +461,43 @@ func (c *ClientConn) waitRest() error {
 func (c *ClientConn) Takeover() conn.Conn {
 	pre := append([]byte(nil), c.buf[c.r:c.w]...)
 	return conn.WithPrefix(c.c, pre)
+}
+
+// quieter is a connection that can tell whether nothing has arrived and its peer is still there.
+type quieter interface{ Quiet() bool }
+
+// quiet reports whether an idle connection can be used: the backend has neither closed it nor sent anything beyond its
+// answer, which would be taken for the next one. The session tickets of TLS were read with the first answer.
+func (c *ClientConn) quiet() bool {
+	below := c.c
+	if c.under != nil {
+		below = c.under
+	}
+	if q, ok := below.(quieter); ok && !q.Quiet() {
+		return false
+	}
+	if p, ok := below.(conn.Prober); ok && p.PeerGone() {
+		return false
+	}
+	return c.under == nil || !c.decrypted()
+}
+
+// decrypted reports whether TLS holds a record that it has received and not given out. Nothing is read from below.
+func (c *ClientConn) decrypted() bool {
+	if c.c.SetReadDeadline(longAgo) != nil {
+		return true
+	}
+	var b [1]byte
+	n, err := c.c.Read(b[:])
+	return n > 0 || !isTimeout(err) || c.c.SetReadDeadline(time.Time{}) != nil
+}
+
+// ordinary gives a dialed connection an Info, if it has none.
+func ordinary(nc net.Conn) conn.Conn {
+	if c, ok := nc.(conn.Conn); ok {
+		return c
+	}
+	return conn.NewPlain(nc, conn.Info{})
 }
 
 // Release returns the connection to its pool, or closes it if it cannot be used again. reuse is false when the request

@@ -64,23 +64,10 @@ func (c *ClientConn) sendStep() bool {
 	return false
 }
 
-// quiet reports whether an idle connection can be used: the backend has neither closed it nor sent anything. Of a TLS
-// connection only the first can be told, since session tickets may lie unread.
-func (c *ClientConn) quiet() bool {
-	if c.raw != nil {
-		return c.raw.Quiet()
-	}
-	if q, ok := c.c.(interface{ Quiet() bool }); ok {
-		return q.Quiet()
-	}
-	p, ok := c.c.(conn.Prober)
-	return !ok || !p.PeerGone()
-}
-
 // wrapDialed takes a dialed connection over in its fastest form.
 func wrapDialed(nc net.Conn) conn.Conn {
 	if r, ok := conn.RawOf(nc); ok {
 		return r
 	}
-	return conn.NewPlain(nc, conn.Info{})
+	return ordinary(nc)
 }

@@ -10,10 +10,4 @@ import (
 
 func (c *ClientConn) clientStep(int) bool { return true }
 
-// quiet cannot be told here without reading, except of in-memory connections.
-func (c *ClientConn) quiet() bool {
-	q, ok := c.c.(interface{ Quiet() bool })
-	return !ok || q.Quiet()
-}
-
-func wrapDialed(nc net.Conn) conn.Conn { return conn.NewPlain(nc, conn.Info{}) }
+func wrapDialed(nc net.Conn) conn.Conn { return ordinary(nc) }

@@ -122,6 +122,8 @@ var certificate = sync.OnceValue(func() tls.Certificate {
 
 func serverTLS() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{certificate()}} }
 
+func tlsServer(c net.Conn) *tls.Conn { return tls.Server(c, serverTLS()) }
+
 func clientTLS() *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AddCert(certificate().Leaf)

@@ -232,7 +232,7 @@ func (p *Pool) dial(ctx context.Context) (*ClientConn, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("%w: %w", ErrTLS, err)
 	}
-	return &ClientConn{pool: p, c: conn.NewPlain(t, conn.Info{})}, nil
+	return &ClientConn{pool: p, c: conn.NewPlain(t, conn.Info{}), under: c}, nil
 }
 
 func (p *Pool) connect(ctx context.Context) (net.Conn, error) {
