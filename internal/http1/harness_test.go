@@ -237,3 +237,20 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// abort closes a client's end with a reset.
+func abort(t testing.TB, c peer) {
+	t.Helper()
+	switch c := c.(type) {
+	case *conn.MemoryConn:
+		_ = c.Abort()
+	case *tls.Conn:
+		_ = c.NetConn().(*net.TCPConn).SetLinger(0)
+		_ = c.NetConn().Close()
+	case *net.TCPConn:
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	default:
+		t.Fatalf("no reset for %T", c)
+	}
+}
