@@ -137,8 +137,7 @@ func (o *object) address(key string, required bool, def string) (string, acl.Spa
 	}
 	canonical, err := ParseAddress(t.s)
 	if err != nil {
-		o.d.bad(t, CodeAddress, "%s in %s %s", key, o.title, err).Hint =
-			`write "IP:port", "[IPv6]:port", ":port", "name:port" or "unix:/path"`
+		o.d.bad(t, CodeAddress, "%s in %s %s", key, o.title, err).Hint = `write "IP:port", "[IPv6]:port", ":port", "name:port" or "unix:/path"`
 		return def, t.at
 	}
 	return canonical, t.at

@@ -148,8 +148,7 @@ func (d *decoder) management(cfg *Config, o *object) {
 		if t.s != "" && !isVariable(t.s) {
 			// Most likely the token itself: it must not be repeated.
 			t.secret = true
-			d.bad(t, CodeEnv, "auth_token_env in %s must be the name of an environment variable", o.title).Hint =
-				"put the token into the environment, and the name of the variable here"
+			d.bad(t, CodeEnv, "auth_token_env in %s must be the name of an environment variable", o.title).Hint = "put the token into the environment, and the name of the variable here"
 		}
 	}
 	if ips := o.prefixes("allowed_ips"); o.written("allowed_ips") {

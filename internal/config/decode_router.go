@@ -83,8 +83,7 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 		}
 	}
 	if !bound {
-		d.fail(CodeReference, r.Pos, "%s can be reached by no request: there is no http entrypoint", title).Hint =
-			`add one: entrypoints "web" { address = ":8080" }`
+		d.fail(CodeReference, r.Pos, "%s can be reached by no request: there is no http entrypoint", title).Hint = `add one: entrypoints "web" { address = ":8080" }`
 	}
 }
 

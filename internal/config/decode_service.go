@@ -155,8 +155,7 @@ func (d *decoder) checkService(s *Service) {
 	for _, srv := range s.LoadBalancer.Servers {
 		key := srv.Scheme + "://" + srv.Addr + srv.Base
 		if prev, dup := seen[key]; dup {
-			d.warn(WarnDuplicate, srv.Pos, "services %s has this backend twice; the first is at %s", strconv.Quote(s.Name), prev).Hint =
-				"give one of them a weight instead"
+			d.warn(WarnDuplicate, srv.Pos, "services %s has this backend twice; the first is at %s", strconv.Quote(s.Name), prev).Hint = "give one of them a weight instead"
 			continue
 		}
 		seen[key] = srv.Pos

@@ -48,8 +48,7 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 		}
 		if m.TokenEnv != "" {
 			if v, ok := lookup(m.TokenEnv); !ok || v == "" {
-				c.d.fail(CodeEnv, m.TokenPos, "management needs the environment variable %s, which is not set", m.TokenEnv).Hint =
-					`set it to the bearer token, or write auth_token_env = "" to serve without one`
+				c.d.fail(CodeEnv, m.TokenPos, "management needs the environment variable %s, which is not set", m.TokenEnv).Hint = `set it to the bearer token, or write auth_token_env = "" to serve without one`
 			}
 		}
 	}

@@ -52,8 +52,10 @@ func (c *Config) tree() tree {
 		"mode": string(c.Mode), "managed": managedTree(c.Managed),
 		"entrypoints": each(c.Entrypoints, entrypointTree),
 		"routers": each(c.Routers, func(r *Router) any {
-			return tree{"rule": c.showRule(r), "service": r.Service, "entrypoints": list(r.Entrypoints),
-				"middlewares": list(r.Middlewares), "priority": r.Priority}
+			return tree{
+				"rule": c.showRule(r), "service": r.Service, "entrypoints": list(r.Entrypoints),
+				"middlewares": list(r.Middlewares), "priority": r.Priority,
+			}
 		}),
 		"services":    each(c.Services, serviceTree),
 		"middlewares": each(c.Middlewares, middlewareTree),
@@ -160,8 +162,10 @@ func serviceTree(s *Service) any {
 	lb := s.LoadBalancer
 	var health, sticky, mirror, failover any
 	if h := lb.HealthCheck; h != nil {
-		health = tree{"path": h.Path, "interval": dur(h.Interval), "timeout": dur(h.Timeout),
-			"unhealthy_threshold": h.UnhealthyThreshold, "healthy_threshold": h.HealthyThreshold}
+		health = tree{
+			"path": h.Path, "interval": dur(h.Interval), "timeout": dur(h.Timeout),
+			"unhealthy_threshold": h.UnhealthyThreshold, "healthy_threshold": h.HealthyThreshold,
+		}
 	}
 	if lb.Sticky != nil {
 		sticky = tree{"cookie": lb.Sticky.Cookie}
@@ -174,8 +178,10 @@ func serviceTree(s *Service) any {
 	}
 	revisions := []any{}
 	for _, r := range s.Revisions {
-		revisions = append(revisions, tree{"name": r.Name, "traffic_percent": r.TrafficPercent,
-			"servers": serverTrees(r.Servers), "strategy": string(r.Strategy)})
+		revisions = append(revisions, tree{
+			"name": r.Name, "traffic_percent": r.TrafficPercent,
+			"servers": serverTrees(r.Servers), "strategy": string(r.Strategy),
+		})
 	}
 	return tree{
 		"load_balancer": tree{
@@ -277,8 +283,10 @@ func providersTree(p Providers) any {
 		t["docker"] = tree{"host": d.Host, "label_prefix": d.LabelPrefix, "poll_interval_secs": secs(d.PollInterval)}
 	}
 	if k := p.Kubernetes; k != nil {
-		t["kubernetes"] = tree{"namespace": k.Namespace, "label_selector": k.LabelSelector,
-			"watch_interval_secs": secs(k.WatchInterval), "ingress_route_crd": k.IngressRouteCRD}
+		t["kubernetes"] = tree{
+			"namespace": k.Namespace, "label_selector": k.LabelSelector,
+			"watch_interval_secs": secs(k.WatchInterval), "ingress_route_crd": k.IngressRouteCRD,
+		}
 	}
 	return t
 }
@@ -312,27 +320,36 @@ func managedTree(m *Managed) any {
 func inferenceTree(p *Inference) any {
 	credentials, routes := tree{}, tree{}
 	for _, c := range p.Credentials {
-		credentials[c.ID] = tree{"environment_id": c.EnvironmentID, "audience": c.Audience, "prefix": c.Prefix,
-			"generation": c.Generation, "expires_at": c.ExpiresAt.Format(time.RFC3339), "revoked": c.Revoked}
+		credentials[c.ID] = tree{
+			"environment_id": c.EnvironmentID, "audience": c.Audience, "prefix": c.Prefix,
+			"generation": c.Generation, "expires_at": c.ExpiresAt.Format(time.RFC3339), "revoked": c.Revoked,
+		}
 	}
 	for _, r := range p.Routes {
 		models, grants := tree{}, tree{}
 		for _, m := range r.Models {
 			targets := []any{}
 			for _, t := range m.Targets {
-				targets = append(targets, tree{"id": t.ID, "service": t.Service, "upstream_model": t.UpstreamModel,
-					"priority": t.Priority, "weight": t.Weight})
+				targets = append(targets, tree{
+					"id": t.ID, "service": t.Service, "upstream_model": t.UpstreamModel,
+					"priority": t.Priority, "weight": t.Weight,
+				})
 			}
 			models[m.Alias] = tree{"model_id": m.ModelID, "targets": targets}
 		}
 		for _, g := range r.Grants {
-			grants[g.CredentialID] = tree{"credential_generation": g.CredentialGeneration, "models": list(g.Models),
+			grants[g.CredentialID] = tree{
+				"credential_generation": g.CredentialGeneration, "models": list(g.Models),
 				"endpoints": list(g.Endpoints), "limits": tree{
 					"max_concurrent_requests": g.Limits.MaxConcurrentRequests, "requests_per_minute": g.Limits.RequestsPerMinute,
-					"request_burst": g.Limits.RequestBurst, "tokens_per_minute": g.Limits.TokensPerMinute}}
+					"request_burst": g.Limits.RequestBurst, "tokens_per_minute": g.Limits.TokensPerMinute,
+				},
+			}
 		}
-		routes[r.ID] = tree{"router": r.Router, "environment_id": r.EnvironmentID, "policy_revision": r.PolicyRevision,
-			"models": models, "grants": grants}
+		routes[r.ID] = tree{
+			"router": r.Router, "environment_id": r.EnvironmentID, "policy_revision": r.PolicyRevision,
+			"models": models, "grants": grants,
+		}
 	}
 	return tree{"expires_at": p.ExpiresAt.Format(time.RFC3339), "credentials": credentials, "routes": routes}
 }

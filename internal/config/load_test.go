@@ -206,8 +206,10 @@ func TestExamplesLoad(t *testing.T) {
 	if err != nil || len(names) < 4 {
 		t.Fatalf("%v, %v", names, err)
 	}
-	l := config.Loader{LookupEnv: func(string) (string, bool) { return "/pki/file.pem", true },
-		ReadFile: func(string) ([]byte, error) { return []byte("token\n"), nil }}
+	l := config.Loader{
+		LookupEnv: func(string) (string, bool) { return "/pki/file.pem", true },
+		ReadFile:  func(string) ([]byte, error) { return []byte("token\n"), nil },
+	}
 	for _, name := range names {
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			cfg, diags := l.Load([]config.Source{{File: name, Text: readFile(t, name)}})

@@ -60,8 +60,7 @@ func (d *decoder) checkAddresses(cfg *Config) {
 		l := listenerOf(b.addr)
 		for _, a := range byPort[l.port] {
 			if a.udp == b.udp && listenerOf(a.addr).overlaps(l) {
-				d.fail(CodeDuplicate, b.at, "%s and %s, at %s, cannot both listen on their address", b.what, a.what, a.at).Hint =
-					"give each its own port"
+				d.fail(CodeDuplicate, b.at, "%s and %s, at %s, cannot both listen on their address", b.what, a.what, a.at).Hint = "give each its own port"
 				break
 			}
 		}

@@ -105,8 +105,7 @@ func (d *decoder) call(v *acl.Value, what string, t text) text {
 		if name.lit != nil {
 			variable = "environment variable " + name.s
 		}
-		d.fail(CodeEnv, v.Span, "%s: %s is not set", what, variable).Hint =
-			`set it, or give a default: env("NAME", "default")`
+		d.fail(CodeEnv, v.Span, "%s: %s is not set", what, variable).Hint = `set it, or give a default: env("NAME", "default")`
 	case "file":
 		if len(v.Args) != 1 {
 			d.fail(CodeEnv, v.Span, `file takes one path: file("path")`)

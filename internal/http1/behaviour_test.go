@@ -175,12 +175,18 @@ func TestResponseFraming(t *testing.T) {
 		{"HEAD streamed", "HEAD" + r11, stream, ok + "\r\n", true},
 		{"204 with body", "GET" + r11, status(204, 2, "ok"), "HTTP/1.1 204 No Content\r\n\r\n", true},
 		{"304 with length", "GET" + r11, status(304, 2, ""), "HTTP/1.1 304 Not Modified\r\nContent-Length: 2\r\n\r\n", true},
-		{"close asked", "GET / HTTP/1.1\r\nHost: a\r\nConnection: foo , CLOSE\r\n\r\n", status(200, -1, "ok"),
-			ok + "Content-Length: 2\r\nConnection: close\r\n\r\nok", false},
-		{"close and keep-alive", "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, close\r\n\r\n", status(200, -1, "ok"),
-			ok + "Content-Length: 2\r\nConnection: close\r\n\r\nok", false},
-		{"handler closes", "GET" + r11, func(x *exchange.Exchange) error { x.Response.Close = true; return status(200, -1, "ok")(x) },
-			ok + "Content-Length: 2\r\nConnection: close\r\n\r\nok", false},
+		{
+			"close asked", "GET / HTTP/1.1\r\nHost: a\r\nConnection: foo , CLOSE\r\n\r\n", status(200, -1, "ok"),
+			ok + "Content-Length: 2\r\nConnection: close\r\n\r\nok", false,
+		},
+		{
+			"close and keep-alive", "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, close\r\n\r\n", status(200, -1, "ok"),
+			ok + "Content-Length: 2\r\nConnection: close\r\n\r\nok", false,
+		},
+		{
+			"handler closes", "GET" + r11, func(x *exchange.Exchange) error { x.Response.Close = true; return status(200, -1, "ok")(x) },
+			ok + "Content-Length: 2\r\nConnection: close\r\n\r\nok", false,
+		},
 		{"trailers", "GET" + r11, func(x *exchange.Exchange) error {
 			x.Response.Status = 200
 			x.Response.Trailers.Add("X-Sum", "1")

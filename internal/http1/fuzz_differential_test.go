@@ -50,8 +50,10 @@ func (r *readings) add(one reading) {
 // Serve records a request of our server.
 func (r *readings) Serve(x *exchange.Exchange) error {
 	q := &x.Request
-	one := reading{method: string(q.Method), target: string(q.Target), host: string(q.Host), length: q.ContentLength,
-		skipped: http1.SkippedLine(x.Down)}
+	one := reading{
+		method: string(q.Method), target: string(q.Target), host: string(q.Host), length: q.ContentLength,
+		skipped: http1.SkippedLine(x.Down),
+	}
 	body, err := readBody(x)
 	one.body = string(body)
 	var e *exchange.Error

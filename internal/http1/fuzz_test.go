@@ -69,9 +69,11 @@ func refusedTrailer(name string) bool {
 	if strings.HasPrefix(dashed, "x-forwarded-") && slices.Contains([]string{"for", "host", "proto", "port"}, dashed[12:]) || dashed == "x-real-ip" {
 		return true
 	}
-	return slices.Contains([]string{"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "trailers", "upgrade",
+	return slices.Contains([]string{
+		"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "trailers", "upgrade",
 		"keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "expect", "forwarded", "content-type",
-		"authorization", "cookie", "x-request-id", "http2-settings"}, name)
+		"authorization", "cookie", "x-request-id", "http2-settings",
+	}, name)
 }
 
 // FuzzChunked holds the incremental decoder, in both modes and cut anywhere, against the plain one.

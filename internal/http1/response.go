@@ -208,8 +208,10 @@ func (c *serverConn) chunkEnd(x *exchange.Exchange, data, last bool) []byte {
 var chunkTail = []byte("\r\n0\r\n\r\n")
 
 // errLength ends a response whose body does not have the length that its head gave.
-var errLength = &exchange.Error{Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
-	Err: headError("body length differs from Content-Length")}
+var errLength = &exchange.Error{
+	Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
+	Err: headError("body length differs from Content-Length"),
+}
 
 // CanSendRaw reports whether chunks may be passed on as they are.
 func (c *serverConn) CanSendRaw(x *exchange.Exchange) bool {
@@ -269,11 +271,15 @@ func (c *serverConn) write(a, b []byte) error {
 // writeFailed tells a client that is gone from one that takes nothing.
 func writeFailed(err error) error {
 	if isTimeout(err) {
-		return &exchange.Error{Status: 503, Code: exchange.CodeWriteTimeout, Public: "Write timeout", Outcome: exchange.OutcomeAborted,
-			Limit: "write_idle_timeout", Err: err}
+		return &exchange.Error{
+			Status: 503, Code: exchange.CodeWriteTimeout, Public: "Write timeout", Outcome: exchange.OutcomeAborted,
+			Limit: "write_idle_timeout", Err: err,
+		}
 	}
-	return &exchange.Error{Status: 503, Code: exchange.CodeClientGone, Public: "Client gone", Outcome: exchange.OutcomeDisconnected,
-		Err: joinDeparted(err)}
+	return &exchange.Error{
+		Status: 503, Code: exchange.CodeClientGone, Public: "Client gone", Outcome: exchange.OutcomeDisconnected,
+		Err: joinDeparted(err),
+	}
 }
 
 // writePlain writes under the alarm that a stalled client rings.

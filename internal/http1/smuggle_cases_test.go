@@ -180,8 +180,10 @@ var smuggleCases = []smuggled{
 	{"Content-Length zero", post("Content-Length: 0"), sized(""), 0},
 	{"Content-Length with zeros", post("Content-Length: 005") + "hello", sized("hello"), 0},
 	{"Content-Length on GET", get("Content-Length: 5") + "hello", `GET /a h 1.1 len=5 "hello"`, 0},
-	{"Content-Length holds a request", post("Content-Length: 37") + "GET /secret HTTP/1.1\r\nHost: evil\r\n\r\nx",
-		sized("GET /secret HTTP/1.1\r\nHost: evil\r\n\r\nx"), 0},
+	{
+		"Content-Length holds a request", post("Content-Length: 37") + "GET /secret HTTP/1.1\r\nHost: evil\r\n\r\nx",
+		sized("GET /secret HTTP/1.1\r\nHost: evil\r\n\r\nx"), 0,
+	},
 	{"Content-Length plus", post("Content-Length: +5") + "hello", "", 400},
 	{"Content-Length minus", post("Content-Length: -5") + "hello", "", 400},
 	{"Content-Length minus zero", post("Content-Length: -0"), "", 400},
@@ -262,8 +264,10 @@ var smuggleCases = []smuggled{
 	{"extension with NUL", chunkedPost("5;\x00\r\nhello\r\n0\r\n\r\n"), badBody, 400},
 	{"extension too long", chunkedPost("5;" + strings.Repeat("x", 5000) + "\r\nhello\r\n0\r\n\r\n"), badBody, 400},
 	{"extensions too long together", chunkedPost(strings.Repeat("1;"+strings.Repeat("x", 600)+"\r\nx\r\n", 7) + "0\r\n\r\n"), badBody, 400},
-	{"chunked body holds a request", chunkedPost("26\r\nGET /secret HTTP/1.1\r\nHost: evil\r\n\r\nxx\r\n0\r\n\r\n"),
-		inChunks("GET /secret HTTP/1.1\r\nHost: evil\r\n\r\nxx"), 0},
+	{
+		"chunked body holds a request", chunkedPost("26\r\nGET /secret HTTP/1.1\r\nHost: evil\r\n\r\nxx\r\n0\r\n\r\n"),
+		inChunks("GET /secret HTTP/1.1\r\nHost: evil\r\n\r\nxx"), 0,
+	},
 
 	// trailers
 	{"trailer", chunkedPost("1\r\nx\r\n0\r\nX-Sum: 1\r\n\r\n"), inChunks("x") + " X-Sum=1", 0},
@@ -304,8 +308,10 @@ var smuggleCases = []smuggled{
 	{"Expect unknown beside known", post("Expect: 100-continue, tea", "Content-Length: 5") + "hello", "", 417},
 	{"Expect without body", get("Expect: 100-continue"), sawGet, 0},
 	{"Upgrade h2c is dropped", get("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"), sawGet, 0},
-	{"1.0 with keep-alive and length", head("POST /a HTTP/1.0", "Host: h", "Connection: Keep-Alive", "Content-Length: 5") + "hello",
-		`POST /a h 1.0 len=5 "hello"`, 0},
+	{
+		"1.0 with keep-alive and length", head("POST /a HTTP/1.0", "Host: h", "Connection: Keep-Alive", "Content-Length: 5") + "hello",
+		`POST /a h 1.0 len=5 "hello"`, 0,
+	},
 	{"rubbish", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "", 400},
 	{"second request malformed", get() + "GET /b HTTP/1.1\r\nHost : h\r\n\r\n", sawGet, 400},
 }

@@ -194,6 +194,8 @@ func (st *stream) failed(err error) error {
 
 // badResponse is a response that cannot be sent as it was handed over.
 func badResponse(why string) error {
-	return &exchange.Error{Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
-		Err: headError(why)}
+	return &exchange.Error{
+		Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
+		Err: headError(why),
+	}
 }

@@ -78,8 +78,10 @@ func (f *forward) dispatchLimit() string {
 
 // bad is the answer for a backend that fails before its response head; its status is the service's choice.
 func (f *forward) bad(code exchange.Code, err error) *exchange.Error {
-	e := &exchange.Error{Status: f.p.policy.UpstreamErrorStatus, Code: code, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
-		Err: fmt.Errorf("backend %s: %w", f.lease.Backend.URL, err)}
+	e := &exchange.Error{
+		Status: f.p.policy.UpstreamErrorStatus, Code: code, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
+		Err: fmt.Errorf("backend %s: %w", f.lease.Backend.URL, err),
+	}
 	if e.Status == 503 {
 		e.Public = "Service unavailable"
 	}
@@ -87,8 +89,10 @@ func (f *forward) bad(code exchange.Code, err error) *exchange.Error {
 }
 
 func departed(err error) *exchange.Error {
-	return &exchange.Error{Status: 503, Code: exchange.CodeClientGone, Public: "Client gone", Outcome: exchange.OutcomeDisconnected,
-		Err: fmt.Errorf("%w: %v", exchange.ErrDeparted, err)}
+	return &exchange.Error{
+		Status: 503, Code: exchange.CodeClientGone, Public: "Client gone", Outcome: exchange.OutcomeDisconnected,
+		Err: fmt.Errorf("%w: %v", exchange.ErrDeparted, err),
+	}
 }
 
 func drained(err error) *exchange.Error {

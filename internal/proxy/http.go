@@ -203,8 +203,10 @@ func (f *forward) DialContext() (context.Context, context.CancelFunc) {
 
 // note adds the attempt to the record.
 func (f *forward) note(status int, code exchange.Code) {
-	f.x.Record.AddAttempt(exchange.Attempt{Backend: f.lease.Backend.URL, ID: f.lease.Backend.ID, Status: status, Code: code,
-		Duration: time.Since(f.attempt)})
+	f.x.Record.AddAttempt(exchange.Attempt{
+		Backend: f.lease.Backend.URL, ID: f.lease.Backend.ID, Status: status, Code: code,
+		Duration: time.Since(f.attempt),
+	})
 }
 
 // failedTrip judges an attempt that ended without a response head.

@@ -77,9 +77,11 @@ func TestParseErrors(t *testing.T) {
 		{"empty", "", []wantError{{syntax, "", "rule is empty"}}},
 		{"blank", "  ", []wantError{{syntax, "  ", "rule is empty"}}},
 		{"close before open", "Host)`a`(", []wantError{
-			{syntax, "Host", "needs its arguments"}, {syntax, ")", "closes nothing"}, {syntax, "`", "expected a matcher"}}},
+			{syntax, "Host", "needs its arguments"}, {syntax, ")", "closes nothing"}, {syntax, "`", "expected a matcher"},
+		}},
 		{"close alone", ")(", []wantError{
-			{syntax, ")", "expected a matcher"}, {syntax, ")", "closes nothing"}, {syntax, "", "ends where"}, {syntax, "(", "never closed"}}},
+			{syntax, ")", "expected a matcher"}, {syntax, ")", "closes nothing"}, {syntax, "", "ends where"}, {syntax, "(", "never closed"},
+		}},
 		{"missing backtick at the end", "Host(`a.b)", []wantError{{syntax, "`a.b)", "never closed"}}},
 		{"missing backtick at the start", "Host(a.b`)", []wantError{{syntax, "a.b", "backticks"}, {syntax, "`)", "never closed"}}},
 		{"leading and", "&& Host(`a`)", []wantError{{syntax, "&&", "expected a matcher before &&"}}},
@@ -90,7 +92,8 @@ func TestParseErrors(t *testing.T) {
 		{"spelt out", "Host(`a`) and Path(`/`) OR Path(`/b`)", []wantError{{syntax, "and", "&&"}, {syntax, "OR", "OR is written ||"}}},
 		{"missing operator", "Host(`a`) Pth(`/`)", []wantError{{syntax, "P", "operator"}, {route.CodeUnknownMatcher, "Pth", "did you mean Path?"}}},
 		{"junk behind a matcher", "Host(`a`) ;;; && Pth(`/`)", []wantError{
-			{syntax, ";", "expected && or ||"}, {route.CodeUnknownMatcher, "Pth", "did you mean Path?"}}},
+			{syntax, ";", "expected && or ||"}, {route.CodeUnknownMatcher, "Pth", "did you mean Path?"},
+		}},
 		{"junk behind an argument", "Host(`a` x)", []wantError{{syntax, "x", "backticks"}}},
 		{"single quotes", "Host('a b')", []wantError{{syntax, "'a b'", "backticks"}}},
 		{"bare", "Host(example.com) && Method(`G T`)", []wantError{{syntax, "example.com", "backticks"}, {arg, " ", "method"}}},
@@ -107,11 +110,13 @@ func TestParseErrors(t *testing.T) {
 		{"unknown by typo", "PathPrefx(`/`) || Hots(`a`) || Header(`a`,`b`)", []wantError{
 			{route.CodeUnknownMatcher, "PathPrefx", "mean PathPrefix?"},
 			{route.CodeUnknownMatcher, "Hots", "mean Host?"},
-			{route.CodeUnknownMatcher, "Header", "mean Headers?"}}},
+			{route.CodeUnknownMatcher, "Header", "mean Headers?"},
+		}},
 		{"unknown without likeness", "Cookie(`a`)", []wantError{{route.CodeUnknownMatcher, "Cookie", `unknown matcher "Cookie"`}}},
 		{"too few", "Headers(`a`) || Host()", []wantError{{count, "Headers(`a`)", "2 arguments, not 1"}, {count, "Host()", "1 argument, not 0"}}},
 		{"too many", "Host(`a`, `b`) || Query(`a`,`b`,`c`)", []wantError{
-			{count, "Host(`a`, `b`)", "1 argument, not 2"}, {count, "Query(`a`,`b`,`c`)", "1 or 2 arguments, not 3"}}},
+			{count, "Host(`a`, `b`)", "1 argument, not 2"}, {count, "Query(`a`,`b`,`c`)", "1 or 2 arguments, not 3"},
+		}},
 		{"no address", "ClientIP()", []wantError{{count, "ClientIP()", "at least 1"}}},
 		{"empty host", "Host(``)", []wantError{{arg, "``", "empty"}}},
 		{"host with port", "Host(`a.b:80`)", []wantError{{arg, ":80", "port"}}},
@@ -120,7 +125,8 @@ func TestParseErrors(t *testing.T) {
 		{"IPv6 broken", "Host(`[::1`) || Host(`[::x]`)", []wantError{{arg, "`[::1`", "never closed"}, {arg, "`[::x]`", "no IPv6"}}},
 		{"host with path", "Host(`a.b/c`)", []wantError{{arg, "/", "byte"}}},
 		{"inner wildcard", "Host(`a.*.b`) || Host(`*`) || Host(`*a.b`)", []wantError{
-			{arg, "*", "first label"}, {arg, "*", "first label"}, {arg, "*", "first label"}}},
+			{arg, "*", "first label"}, {arg, "*", "first label"}, {arg, "*", "first label"},
+		}},
 		{"wildcard of nothing", "Host(`*.`)", []wantError{{arg, "`*.`", "empty"}}},
 		{"empty label", "Host(`a..b`)", []wantError{{arg, "`a..b`", "empty"}}},
 		{"unicode host", "Host(`bücher.example`)", []wantError{{arg, "`bücher.example`", "xn--"}}},
@@ -128,12 +134,14 @@ func TestParseErrors(t *testing.T) {
 		{"path with bad escape", "PathPrefix(`/a%2`) || Path(`/%zz`)", []wantError{{arg, "`/a%2`", "escape"}, {arg, "`/%zz`", "escape"}}},
 		{"path with query", "Path(`/a?b`)", []wantError{{arg, "`/a?b`", "forbidden"}}},
 		{"regexp", "PathRegexp(`/(a`) && HostRegexp(`a[`) && PathRegexp(`a)|(b`)", []wantError{
-			{arg, "/(a", "missing closing )"}, {arg, "[", "missing closing ]"}, {arg, "a)|(b", "unexpected )"}}},
+			{arg, "/(a", "missing closing )"}, {arg, "[", "missing closing ]"}, {arg, "a)|(b", "unexpected )"},
+		}},
 		{"backreference is not RE2", "PathRegexp(`(a)\\1`)", []wantError{{arg, "\\1", "invalid escape"}}},
 		{"header name", "Headers(`a b`, `v`)", []wantError{{arg, " ", "field name"}}},
 		{"header value", "Headers(`a`, `sécret`) || Headers(`a`, ` v`)", []wantError{{arg, "`sécret`", "visible ASCII"}, {arg, "` v`", "blank"}}},
 		{"address", "ClientIP(`10.0.0.0/8`, `10.0.0.256`) || ClientIP(`fe80::1%eth0`)", []wantError{
-			{arg, "`10.0.0.256`", "neither"}, {arg, "`fe80::1%eth0`", "neither"}}},
+			{arg, "`10.0.0.256`", "neither"}, {arg, "`fe80::1%eth0`", "neither"},
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, errs := route.Parse(tc.text)

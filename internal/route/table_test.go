@@ -49,7 +49,8 @@ func TestTableOrder(t *testing.T) {
 		{"short host loses to a path", []route.Entry{router(t, "a", "Host(`a.b`)", 0), router(t, "b", "PathPrefix(`/api`)", 0)}, "GET a.b/api", "b"},
 		{"falls through to the catch-all", []route.Entry{router(t, "a", "PathPrefix(`/`)", 0), router(t, "b", "Host(`a.example`) && Method(`POST`)", 0)}, "GET a.example/", "a"},
 		{"exact host, wildcard and none together", []route.Entry{
-			router(t, "a", "Host(`x.b`)", 10), router(t, "b", "Host(`*.b`)", 20), router(t, "c", "HostRegexp(`.*`)", 15)}, "GET x.b/", "b"},
+			router(t, "a", "Host(`x.b`)", 10), router(t, "b", "Host(`*.b`)", 20), router(t, "c", "HostRegexp(`.*`)", 15),
+		}, "GET x.b/", "b"},
 		{"short prefix with priority over a long one", []route.Entry{router(t, "a", "PathPrefix(`/a`)", 50), router(t, "b", "PathPrefix(`/a/b/c`)", 40)}, "GET h/a/b/c", "a"},
 		{"prefix over exact", []route.Entry{router(t, "a", "PathPrefix(`/a`)", 50), router(t, "b", "Path(`/a/b`)", 40)}, "GET h/a/b", "a"},
 		{"nothing", []route.Entry{router(t, "a", "Path(`/a`)", 0)}, "GET h/b", "-"},
@@ -125,8 +126,13 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	}
 	table := route.Build(entries, "web")
 	for _, tc := range []struct{ request, want string }{
-		{"GET a.example/?x&k=v%20w", "a"}, {"GET A.Example:8080/?k=v+w", "a"}, {"GET B.example/b/c", "b"},
-		{"GET q.regexp/xyxy", "c"}, {"GET Q.REGEXP/xyxy", "c"}, {"POST a.example/d", "d"}, {"POST a.example/", "-"},
+		{"GET a.example/?x&k=v%20w", "a"},
+		{"GET A.Example:8080/?k=v+w", "a"},
+		{"GET B.example/b/c", "b"},
+		{"GET q.regexp/xyxy", "c"},
+		{"GET Q.REGEXP/xyxy", "c"},
+		{"POST a.example/d", "d"},
+		{"POST a.example/", "-"},
 	} {
 		in := request(tc.request)
 		in.ClientIP = netip.MustParseAddr("::ffff:10.0.0.1")
