@@ -231,7 +231,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	}
 	srv := s.get(ep.Name, one, two)
 	o = &entrypoint.Options{
-		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.serveH2, MaxConnections: ep.MaxConnections,
+		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections,
 		HandshakeTimeout: ep.HeaderTimeout,
 	}
 	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
@@ -246,10 +246,8 @@ func (s *servers) get(name string, one *http1.Settings, two *http2.Settings) *se
 	srv := s.all[name]
 	if srv == nil {
 		srv = &server{h2: http2.NewServer(two, s.app.clock)}
-		srv.h1 = http1.NewServer(one, s.app.clock, srv.h2.ServeIn)
+		srv.h1 = http1.NewServer(one, s.app.clock, srv.h2.ServeConnWith)
 		s.all[name] = srv
 	}
 	return srv
 }
-
-func (s *server) serveH2(c conn.Conn, live *drain.Tracker) { s.h2.ServeIn(c, nil, live) }

@@ -18,6 +18,7 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -145,14 +146,14 @@ func TestDrain(t *testing.T) {
 		f := r.framer(t)
 		f.headers(1, true, nil, ":path", "/long")
 		f.want("HEADERS 1 200", "DATA 1 first")
-		r.Drain()
+		r.live.Drain(drain.Prompt)
 		f.want("GOAWAY 1 NO_ERROR")
 		f.headers(3, true, nil)
 		f.settle()
 		close(gate)
 		f.want("DATA 1 second END", "closed")
 		within(t, 3*time.Second, "the end of the connection", r.connDone)
-		if n := r.Open(); n != 0 {
+		if n := r.live.Len(); n != 0 {
 			t.Errorf("%d connections open", n)
 		}
 	})
@@ -216,7 +217,7 @@ func TestDrainLosesNothing(t *testing.T) {
 		for range 20 {
 			within(t, 5*time.Second, "an answer", asked)
 		}
-		r.Drain()
+		r.live.Drain(drain.Prompt)
 		within(t, 5*time.Second, "the end of the first connection", r.connDone)
 		for range 20 {
 			within(t, 5*time.Second, "an answer", asked)
@@ -235,7 +236,7 @@ func TestDrainIdle(t *testing.T) {
 		f := r.framer(t)
 		f.headers(1, true, nil)
 		f.want("HEADERS 1 200", "DATA 1 ok END")
-		r.Drain()
+		r.live.Drain(drain.Prompt)
 		f.want("GOAWAY 1 NO_ERROR", "closed")
 
 		late := r.framer(t)
@@ -246,14 +247,14 @@ func TestDrainIdle(t *testing.T) {
 	})
 }
 
-// A superseded server announces the end with the next response, not before.
-func TestSupersede(t *testing.T) {
+// A server that drains gently announces the end with the next response, not before.
+func TestDrainGently(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
 		r := start(t, m, settings(exchange.HandlerFunc(func(x *exchange.Exchange) error { return answer(x, 200, "ok") })))
 		f := r.framer(t)
 		f.headers(1, true, nil)
 		f.want("HEADERS 1 200", "DATA 1 ok END")
-		r.Supersede()
+		r.live.Drain(drain.Gentle)
 		f.settle()
 		f.headers(3, true, nil)
 		got := map[string]bool{}
@@ -286,9 +287,9 @@ func TestForce(t *testing.T) {
 		f := r.framer(t)
 		f.headers(1, true, nil)
 		within(t, 5*time.Second, "the exchange", begun)
-		r.Drain()
+		r.live.Drain(drain.Prompt)
 		f.want("GOAWAY 1 NO_ERROR")
-		r.Force()
+		r.live.Force()
 		if c := within(t, time.Second, "the interruption", cause); c != conn.CauseDrain {
 			t.Errorf("cause %d", c)
 		}
@@ -685,7 +686,7 @@ func TestUpdate(t *testing.T) {
 		if _, body := get(t, c, r.url("/")); body != "new" {
 			t.Errorf("got %q", body)
 		}
-		if n := r.Open(); n != 1 {
+		if n := r.live.Len(); n != 1 {
 			t.Errorf("%d connections", n)
 		}
 	})
@@ -702,7 +703,7 @@ func TestPipe(t *testing.T) {
 	})))
 	ours, theirs := net.Pipe()
 	done := make(chan struct{})
-	go func() { r.ServeConn(plainConn(theirs)); close(done) }()
+	go func() { r.ServeConn(plainConn(theirs), nil); close(done) }()
 	cc, err := (&xhttp2.Transport{AllowHTTP: true}).NewClientConn(ours)
 	if err != nil {
 		t.Fatal(err)

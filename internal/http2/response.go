@@ -93,7 +93,7 @@ func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
 			h[name] = nil
 		}
 	}
-	if x.Response.Close || st.c.srv.mode.Load() == superseded || st.c.gentle.Load() {
+	if x.Response.Close || st.c.gentle.Load() {
 		h["Connection"] = []string{"close"} // read by the frame loop, which then sends GOAWAY
 	}
 	st.w.WriteHeader(status)

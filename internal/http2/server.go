@@ -5,7 +5,6 @@
 package http2
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,74 +53,14 @@ func orDefault(n, d int) int {
 type Server struct {
 	settings atomic.Pointer[Settings]
 	clock    *conn.Clock
-	mode     atomic.Uint32 // only ever grows
-
-	mu    sync.Mutex // guards conns
-	conns map[*serverConn]struct{}
 }
 
 // NewServer makes a server.
 func NewServer(s *Settings, clock *conn.Clock) *Server {
-	srv := &Server{clock: clock, conns: make(map[*serverConn]struct{})}
+	srv := &Server{clock: clock}
 	srv.settings.Store(s.withDefaults())
 	return srv
 }
 
 // Update replaces the settings: the next stream of every connection uses them.
 func (s *Server) Update(n *Settings) { s.settings.Store(n.withDefaults()) }
-
-// Drain modes, from mild to strict.
-const (
-	serving    = iota
-	superseded // announce the end with the next response
-	draining   // announce the end now
-	forced     // end now
-)
-
-// Drain announces on every connection that no further stream is taken (GOAWAY), so that clients send what follows
-// elsewhere. Streams under way are finished, then their connection is closed.
-func (s *Server) Drain() { s.order(draining, (*serverConn).drain) }
-
-// Supersede is the gentle form for a binary upgrade: each open connection's next response announces the end of the
-// connection, and idle ones stay until Drain or Force.
-func (s *Server) Supersede() { s.order(superseded, nil) }
-
-// Force ends every connection now; exchanges under way are aborted.
-func (s *Server) Force() { s.order(forced, (*serverConn).force) }
-
-// order raises the mode and then tells the connections. One that enters in between finds the mode raised.
-func (s *Server) order(mode uint32, tell func(*serverConn)) {
-	for {
-		m := s.mode.Load()
-		if m >= mode || s.mode.CompareAndSwap(m, mode) {
-			break
-		}
-	}
-	if tell == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
-		tell(c)
-	}
-}
-
-// Open is the number of connections.
-func (s *Server) Open() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.conns)
-}
-
-func (s *Server) track(c *serverConn) {
-	s.mu.Lock()
-	s.conns[c] = struct{}{}
-	s.mu.Unlock()
-}
-
-func (s *Server) untrack(c *serverConn) {
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
-}

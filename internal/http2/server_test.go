@@ -25,6 +25,7 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http2"
 )
@@ -53,6 +54,7 @@ type rig struct {
 	*http2.Server
 	mode
 	addr string
+	live drain.Tracker // of its connections
 	// connDone is closed when the first connection's ServeConn has returned.
 	connDone chan struct{}
 }
@@ -94,9 +96,9 @@ func start(t *testing.T, m mode, set *http2.Settings) *rig {
 	t.Cleanup(func() {
 		l.Close()
 		<-accepting
-		r.Force()
+		r.live.Force()
 		conns.Wait()
-		if n := r.Open(); n != 0 {
+		if n := r.live.Len(); n != 0 {
 			t.Errorf("%d connections left over", n)
 		}
 		if n := clock.Len(); n != 0 {
@@ -118,16 +120,16 @@ func (r *rig) serve(c net.Conn) {
 			return
 		}
 		state := tc.ConnectionState()
-		r.ServeConn(conn.NewPlain(tc, conn.Info{TLS: &state}))
+		r.ServeConn(conn.NewPlain(tc, conn.Info{TLS: &state}), &r.live)
 	case r.prefixed:
 		pre := make([]byte, len(xhttp2.ClientPreface))
 		if _, err := io.ReadFull(c, pre); err != nil {
 			c.Close()
 			return
 		}
-		r.ServeConnWith(r.wrap(c), pre)
+		r.ServeConnWith(r.wrap(c), pre, &r.live)
 	default:
-		r.ServeConn(r.wrap(c))
+		r.ServeConn(r.wrap(c), &r.live)
 	}
 }
 

@@ -50,14 +50,12 @@ type serverConn struct {
 	streams  map[*stream]struct{}
 }
 
-// ServeConn serves a connection to its end and closes it. It returns when nothing of it runs any more.
-func (s *Server) ServeConn(c conn.Conn) { s.ServeConnWith(c, nil) }
+// ServeConn serves a connection to its end and closes it. It returns when nothing of it runs any more. The connection
+// is a member of live meanwhile, which may be nil.
+func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) { s.ServeConnWith(c, nil, live) }
 
 // ServeConnWith is ServeConn for a connection of which prefix, beginning with the preface, has been read already.
-func (s *Server) ServeConnWith(c conn.Conn, prefix []byte) { s.ServeIn(c, prefix, nil) }
-
-// ServeIn is ServeConnWith for a connection that is a member of live meanwhile, which may be nil.
-func (s *Server) ServeIn(c conn.Conn, prefix []byte, live *drain.Tracker) {
+func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) {
 	set := s.settings.Load()
 	sc := &serverConn{srv: s, info: c.Info(), wire: newWire(c, prefix), streams: make(map[*stream]struct{})}
 	defer sc.wire.Close()
@@ -66,14 +64,6 @@ func (s *Server) ServeIn(c conn.Conn, prefix []byte, live *drain.Tracker) {
 		return
 	}
 	sc.wait.Arm(sc, set.HeaderTimeout)
-	s.track(sc)
-	defer s.untrack(sc)
-	switch s.mode.Load() {
-	case draining:
-		sc.drain()
-	case forced:
-		return
-	}
 	if live != nil {
 		live.Enter(&sc.ticket, sc)
 		defer sc.ticket.Leave()
@@ -144,21 +134,13 @@ func (c *serverConn) Interrupt() {
 	c.wire.kill()
 }
 
-// Drain ends the connection in an orderly way, as a member of a tracker.
+// Drain lets the connection end: at once what is idle, after its streams what is not; gently, not before its next
+// response. One that has only just been accepted is still served what it came for.
 func (c *serverConn) Drain(mode drain.Mode) {
 	if mode == drain.Gentle {
 		c.gentle.Store(true)
 		return
 	}
-	c.drain()
-}
-
-// Force ends the connection now.
-func (c *serverConn) Force() { c.force() }
-
-// drain lets the connection end: at once what is idle, after its streams what is not. One that has only just been
-// accepted is still served what it came for.
-func (c *serverConn) drain() {
 	c.mu.Lock()
 	open := c.open
 	c.draining = true
@@ -172,8 +154,8 @@ func (c *serverConn) drain() {
 // goAway has the frame loop announce that no further stream is taken. It does not wait for that.
 func (c *serverConn) goAway() { _ = c.base.Shutdown(context.Background()) }
 
-// force ends the connection from outside: what its streams wait for fails, on both sides.
-func (c *serverConn) force() {
+// Force ends the connection from outside: what its streams wait for fails, on both sides.
+func (c *serverConn) Force() {
 	c.mu.Lock()
 	for st := range c.streams {
 		st.guard.Ring(conn.CauseDrain)

@@ -46,7 +46,7 @@ func TestNeverClosedInUse(t *testing.T) {
 			t.Skip("the same wrapper")
 		}
 		for how, end := range map[string]func(r *rig, f *framer){
-			"force":                   func(r *rig, _ *framer) { r.Force() },
+			"force":                   func(r *rig, _ *framer) { r.live.Force() },
 			"reset of the connection": func(_ *rig, f *framer) { f.resetConn() },
 			"end of the connection":   func(_ *rig, f *framer) { f.c.Close() },
 			"stalled":                 func(*rig, *framer) {},
