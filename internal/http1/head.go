@@ -38,11 +38,12 @@ type head struct {
 	hasHost        bool
 	end            int // offset behind the head
 
-	begin  int // offset of the start line: behind one skipped empty line
-	at     int // offset of the line being parsed
-	seen   int // bytes already searched for a line end
-	lines  int
-	inside bool // the start line is done
+	begin   int // offset of the start line: behind one skipped empty line
+	at      int // offset of the line being parsed
+	seen    int // bytes already searched for a line end
+	lines   int
+	options int  // elements of Connection fields
+	inside  bool // the start line is done
 }
 
 func (h *head) reset() { *h = head{length: -1} }
@@ -273,6 +274,9 @@ func (h *head) note(id exchange.FieldID, b []byte, l exchange.RawLine) *exchange
 		h.chunked = true
 	case exchange.FieldConnection:
 		for tok := range exchange.Tokens(v) {
+			if h.options++; h.options > maxOptions {
+				return badHead("too many connection options")
+			}
 			switch {
 			case exchange.EqualFold(tok, "close"):
 				h.close = true
@@ -292,6 +296,9 @@ func (h *head) note(id exchange.FieldID, b []byte, l exchange.RawLine) *exchange
 	}
 	return nil
 }
+
+// maxOptions bounds what Connection fields may name: each name is looked for in the whole head.
+const maxOptions = 64
 
 // maxLengthDigits keeps a Content-Length inside int64.
 const maxLengthDigits = 18

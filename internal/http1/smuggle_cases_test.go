@@ -312,6 +312,8 @@ var smuggleCases = []smuggled{
 		"1.0 with keep-alive and length", head("POST /a HTTP/1.0", "Host: h", "Connection: Keep-Alive", "Content-Length: 5") + "hello",
 		`POST /a h 1.0 len=5 "hello"`, 0,
 	},
+	{"64 connection options", get("Connection: " + strings.Repeat("a,", 64)), sawGet, 0},
+	{"65 connection options", get("Connection: "+strings.Repeat("a,", 60), "Connection: a,b,c,d,e"), "", 400},
 	{"rubbish", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "", 400},
 	{"second request malformed", get() + "GET /b HTTP/1.1\r\nHost : h\r\n\r\n", sawGet, 400},
 }

@@ -200,6 +200,8 @@ func step(m mode, n int) int {
 		return 31
 	case m.name == "plain":
 		return 7
+	case m.name == "kernel" && raceEnabled:
+		return 3
 	}
 	return 1
 }

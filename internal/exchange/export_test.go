@@ -1,0 +1,8 @@
+package exchange
+
+import "slices"
+
+// Added reports whether a field was added to those that were received.
+func (f *Fields) Added() bool {
+	return slices.ContainsFunc(f.lines, func(l line) bool { return l.added })
+}
