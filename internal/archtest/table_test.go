@@ -69,6 +69,7 @@ var rooms = map[string][]string{
 
 	// Test support; refused to everything above by onlyForTests.
 	"internal/gatewaytest": {anyRoom},
+	"internal/http1test":   {},
 	"internal/archtest":    {},
 }
 
@@ -76,7 +77,7 @@ var rooms = map[string][]string{
 const anyRoom = "*"
 
 // onlyForTests lists rooms that no shipped package may import.
-var onlyForTests = []string{"internal/gatewaytest", "internal/archtest"}
+var onlyForTests = []string{"internal/gatewaytest", "internal/http1test", "internal/archtest"}
 
 // testTrees are folders whose packages drive the product from outside: they may
 // import any room and are not part of the table.

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http1test"
 )
 
 // reading is how a server understood one request.
@@ -231,9 +232,9 @@ func disagreement(we, they []reading, closed bool, in []byte) string {
 // library refuses, or where both accept and read differently: method, target, host, framing, body, or where the next
 // request begins.
 func FuzzDifferential(f *testing.F) {
-	for _, s := range smuggleCases {
-		if len(s.in) < 2000 {
-			f.Add([]byte(s.in))
+	for _, s := range http1test.Cases {
+		if len(s.In) < 2000 {
+			f.Add([]byte(s.In))
 		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {

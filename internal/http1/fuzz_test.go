@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http1test"
 )
 
 // decodeChunks is the plain form of the decoder: it looks at a whole body at once. used is where the body ends.
@@ -78,8 +79,8 @@ func refusedTrailer(name string) bool {
 
 // FuzzChunked holds the incremental decoder, in both modes and cut anywhere, against the plain one.
 func FuzzChunked(f *testing.F) {
-	for _, s := range smuggleCases {
-		if _, body, found := strings.Cut(s.in, "\r\n\r\n"); found && body != "" && len(body) < 2000 {
+	for _, s := range http1test.Cases {
+		if _, body, found := strings.Cut(s.In, "\r\n\r\n"); found && body != "" && len(body) < 2000 {
 			f.Add([]byte(body), uint16(3))
 		}
 	}
@@ -152,8 +153,8 @@ func checkRaw(t *testing.T, in []byte, at int, valid bool, want []byte, end int)
 // FuzzHead parses heads whole and in pieces, with the same result; and what is accepted is clean: it parses again to the
 // same from its own lines.
 func FuzzHead(f *testing.F) {
-	for _, s := range smuggleCases {
-		f.Add([]byte(s.in), uint16(7), uint16(20), true)
+	for _, s := range http1test.Cases {
+		f.Add([]byte(s.In), uint16(7), uint16(20), true)
 	}
 	for _, r := range responseCases {
 		if len(r.in) < 2000 {

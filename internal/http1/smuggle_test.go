@@ -14,6 +14,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http1test"
 )
 
 func itoa(n int) string     { return strconv.Itoa(n) }
@@ -60,28 +62,41 @@ func (o *observer) seen() string {
 	return strings.Join(o.saw, " | ")
 }
 
-const nextRequest = "GET /next HTTP/1.1\r\nHost: next\r\nConnection: close\r\n\r\n"
+// What other tests of the package say requests with.
+var (
+	get, post, head, chunkedPost = http1test.Get, http1test.Post, http1test.Head, http1test.ChunkedPost
+
+	smuggleLimits = http1.Limits{MaxHeaderBytes: http1test.MaxHeaderBytes, MaxHeaders: http1test.MaxHeaders}
+)
+
+const (
+	te          = http1test.Chunked
+	nextRequest = http1test.Next
+)
+
+// smuggled is a case of the table as a test of the server.
+type smuggled http1test.Case
 
 // want returns what the handler sees in all and the statuses that the client reads.
 func (s *smuggled) want() (saw string, statuses []int) {
-	saw = s.saw
+	saw = s.Saw
 	n := 0
-	if s.saw != "" {
-		n = 1 + strings.Count(s.saw, " | ")
+	if s.Saw != "" {
+		n = 1 + strings.Count(s.Saw, " | ")
 	}
-	if strings.HasSuffix(s.saw, "!bad_request_body") {
+	if strings.HasSuffix(s.Saw, "!bad_request_body") {
 		n--
 	}
 	for range n {
 		statuses = append(statuses, 200)
 	}
-	if s.code != 0 {
-		return saw, append(statuses, s.code)
+	if s.Code != 0 {
+		return saw, append(statuses, s.Code)
 	}
 	if saw != "" {
 		saw += " | "
 	}
-	return saw + sawNext, append(statuses, 200)
+	return saw + http1test.SawNext, append(statuses, 200)
 }
 
 // delivery says how the bytes are sent.
@@ -97,7 +112,7 @@ func (s *smuggled) run(t *testing.T, m mode, clock *conn.Clock, d delivery) {
 	set.Limits = smuggleLimits
 	st := serve(t, m, clock, set)
 	c := st.dial()
-	send(c, st.far, s.in+nextRequest, d)
+	send(c, st.far, s.In+nextRequest, d)
 	r := bufio.NewReader(c)
 	var got []int
 	for {
@@ -165,25 +180,26 @@ const longCase = 300
 // TestSmuggling is the table of requests that may be read in two ways, on every kind of connection, in one piece, byte by
 // byte, and cut at every byte.
 func TestSmuggling(t *testing.T) {
-	if len(smuggleCases) < 120 {
-		t.Fatalf("%d cases", len(smuggleCases))
+	if len(http1test.Cases) < 120 {
+		t.Fatalf("%d cases", len(http1test.Cases))
 	}
 	names := make(map[string]bool)
-	for _, s := range smuggleCases {
-		if names[s.name] {
-			t.Errorf("two cases are called %s", s.name)
+	for _, s := range http1test.Cases {
+		if names[s.Name] {
+			t.Errorf("two cases are called %s", s.Name)
 		}
-		names[s.name] = true
+		names[s.Name] = true
 	}
 	eachMode(t, func(t *testing.T, m mode) {
 		clock := testClock(t)
-		for _, s := range smuggleCases {
-			t.Run(s.name, func(t *testing.T) {
+		for _, c := range http1test.Cases {
+			s := smuggled(c)
+			t.Run(s.Name, func(t *testing.T) {
 				s.run(t, m, clock, delivery{})
-				if len(s.in) < longCase {
+				if len(s.In) < longCase {
 					s.run(t, m, clock, delivery{each: true})
 				}
-				for cut := 1; cut <= len(s.in); cut += step(m, len(s.in)) {
+				for cut := 1; cut <= len(s.In); cut += step(m, len(s.In)) {
 					s.run(t, m, clock, delivery{cut: cut})
 				}
 			})
