@@ -76,9 +76,7 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 }
 
 func (d *decoder) unixBackend(t text, title, path string, s *Server) bool {
-	if strings.HasPrefix(path, "//") {
-		path = path[2:]
-	}
+	path = strings.TrimPrefix(path, "//")
 	if why := badUnixPath(path); why != "" {
 		return d.badURL(t, title, why, `write "unix:/run/app.sock"`)
 	}

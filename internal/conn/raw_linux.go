@@ -28,7 +28,6 @@ type Raw struct {
 	onRead func(uintptr) bool
 	step   func(fd int) bool
 	onStep func(uintptr) bool
-	wtimed bool // a write deadline is set
 }
 
 // rawFile is what os.File and net.TCPConn have in common.

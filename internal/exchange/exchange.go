@@ -166,7 +166,6 @@ type Exchange struct {
 
 	hooks     []HeadHook
 	filters   []BodyFilter
-	filterBuf []byte
 	headSent  bool
 	ended     bool
 	expectFwd bool

@@ -134,8 +134,10 @@ func TestFail(t *testing.T) {
 		body    string
 	}{
 		{"unknown", errors.New("secret cause"), false, 500, exchange.OutcomeFailed, exchange.CodeInternal, `{"error":"Internal server error","code":"internal_error","request_id":"r\"1"}`},
-		{"rejected", exchange.Reject(429, exchange.CodeRateLimited, "Too\nmany\xff"), false, 429, exchange.OutcomeRejected, exchange.CodeRateLimited,
-			`{"error":"Too\u000amany\u00ff","code":"rate_limited","request_id":"r\"1"}`},
+		{
+			"rejected", exchange.Reject(429, exchange.CodeRateLimited, "Too\nmany\xff"), false, 429, exchange.OutcomeRejected, exchange.CodeRateLimited,
+			`{"error":"Too\u000amany\u00ff","code":"rate_limited","request_id":"r\"1"}`,
+		},
 		{"limit before the head", limited, false, 504, exchange.OutcomeFailed, exchange.CodeResponseTimeout, ""},
 		{"limit after the head", limited, true, 200, exchange.OutcomeTimeout, exchange.CodeResponseTimeout, "part"},
 		{"broken after the head", errors.New("x"), true, 200, exchange.OutcomeAborted, exchange.CodeInternal, "part"},

@@ -27,10 +27,14 @@ func (m model) text() string {
 }
 
 func (m *model) strip() {
-	kept := []string{"host", "content-length", "transfer-encoding", "connection", "forwarded", "x-forwarded-for", "x-forwarded-host",
-		"x-forwarded-proto", "x-forwarded-port", "x-real-ip", "x-request-id", "close", "keep-alive"}
-	gone := []string{"connection", "transfer-encoding", "te", "trailer", "trailers", "upgrade", "keep-alive", "proxy-connection",
-		"proxy-authenticate", "proxy-authorization", "http2-settings"}
+	kept := []string{
+		"host", "content-length", "transfer-encoding", "connection", "forwarded", "x-forwarded-for", "x-forwarded-host",
+		"x-forwarded-proto", "x-forwarded-port", "x-real-ip", "x-request-id", "close", "keep-alive",
+	}
+	gone := []string{
+		"connection", "transfer-encoding", "te", "trailer", "trailers", "upgrade", "keep-alive", "proxy-connection",
+		"proxy-authenticate", "proxy-authorization", "http2-settings",
+	}
 	for _, l := range *m {
 		if strings.EqualFold(l[0], "connection") {
 			for tok := range strings.SplitSeq(l[1], ",") {
@@ -52,15 +56,19 @@ func received(m model) *exchange.Fields {
 		start := len(block)
 		block = append(block, l[0]+": "+l[1]+"\r\n"...)
 		value := start + len(l[0]) + 2
-		f.AppendLine(exchange.RawLine{Start: start, NameEnd: start + len(l[0]), Value: value, ValueEnd: value + len(l[1]), End: len(block),
-			ID: exchange.KnownField([]byte(l[0]))})
+		f.AppendLine(exchange.RawLine{
+			Start: start, NameEnd: start + len(l[0]), Value: value, ValueEnd: value + len(l[1]), End: len(block),
+			ID: exchange.KnownField([]byte(l[0])),
+		})
 	}
 	f.Rebase(block)
 	return f
 }
 
-var fieldNames = []string{"Host", "connection", "X-A", "x-a", "X-B", "Content-Length", "TE", "Upgrade", "X-Forwarded-For", "Keep-Alive",
-	"X_Real_IP", "Cookie", "Set-Cookie", "trailers", "HTTP2-Settings"}
+var fieldNames = []string{
+	"Host", "connection", "X-A", "x-a", "X-B", "Content-Length", "TE", "Upgrade", "X-Forwarded-For", "Keep-Alive",
+	"X_Real_IP", "Cookie", "Set-Cookie", "trailers", "HTTP2-Settings",
+}
 
 var fieldValues = []string{"", "1", "X-A", "close, x-b", "Host, X-A ,, Cookie", "keep-alive, Upgrade, HTTP2-Settings", "a b\tc"}
 
@@ -139,11 +147,23 @@ func TestStripHopByHop(t *testing.T) {
 		{"named before its Connection", model{{"X-Secret", "1"}, {"connection", "a, x-SECRET ,b"}, {"X", "2"}}, model{{"X", "2"}}},
 		{"twice the named field", model{{"X-S", "1"}, {"Connection", "x-s"}, {"x-S", "2"}}, nil},
 		{"h2c", model{{"Upgrade", "h2c"}, {"HTTP2-Settings", "AAM"}, {"Connection", "Upgrade, HTTP2-Settings"}}, nil},
-		{"what routes is not nominated", model{{"Host", "h"}, {"Content-Length", "5"}, {"X-Forwarded-For", "1"}, {"Connection", "host, content-length, x-forwarded-for"}},
-			model{{"Host", "h"}, {"Content-Length", "5"}, {"X-Forwarded-For", "1"}}},
+		{
+			"what routes is not nominated",
+			model{{"Host", "h"}, {"Content-Length", "5"}, {"X-Forwarded-For", "1"}, {"Connection", "host, content-length, x-forwarded-for"}},
+			model{{"Host", "h"}, {"Content-Length", "5"}, {"X-Forwarded-For", "1"}},
+		},
 		{"authorization may be nominated", model{{"Authorization", "x"}, {"Connection", "authorization"}}, nil},
-		{"all hop fields", model{{"Keep-Alive", "1"}, {"TE", "trailers"}, {"Trailer", "X"}, {"Trailers", "X"}, {"Proxy-Connection", "close"},
-			{"Proxy-Authenticate", "x"}, {"Proxy-Authorization", "x"}, {"Transfer-Encoding", "chunked"}, {"Cookie", "a"}}, model{{"Cookie", "a"}}},
+		{"all hop fields", model{
+			{"Keep-Alive", "1"},
+			{"TE", "trailers"},
+			{"Trailer", "X"},
+			{"Trailers", "X"},
+			{"Proxy-Connection", "close"},
+			{"Proxy-Authenticate", "x"},
+			{"Proxy-Authorization", "x"},
+			{"Transfer-Encoding", "chunked"},
+			{"Cookie", "a"},
+		}, model{{"Cookie", "a"}}},
 		{"a Connection field names another", model{{"Connection", "connection, x"}, {"Connection", "y"}, {"X", "1"}, {"Y", "1"}}, nil},
 	} {
 		f := received(tc.in)

@@ -1,5 +1,7 @@
 package http2
 
+//lint:file-ignore SA1019 the frame loop is used connection by connection, which the standard library's server has no call for
+
 import (
 	"context"
 	"log/slog"

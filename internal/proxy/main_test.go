@@ -84,7 +84,6 @@ type gateway struct {
 
 	mu      sync.Mutex // guards the fields below
 	records []exchange.Record
-	seq     int
 	quiet   bool // benchmark: keeps no records
 }
 
