@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,6 +97,7 @@ func TestAnswerBeforeUploadEnds(t *testing.T) {
 
 // KF-H1-03: an expectation goes to the backend, which decides.
 func TestKF_H1_03(t *testing.T) {
+	t.Parallel()
 	const head = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n"
 	body := strings.Repeat("x", 1000000)
 	expecting := func(p *peer) {
@@ -321,6 +323,7 @@ func TestKF_H1_08(t *testing.T) {
 
 // KF-H1-10: the answer to an upload that nobody reads reaches the client.
 func TestKF_H1_10(t *testing.T) {
+	t.Parallel()
 	const answer = `{"error":"too large"}`
 	for name, end := range map[string]func(p *peer){
 		"closing":        func(*peer) {},
@@ -467,6 +470,7 @@ func TestBrokenResponseBodies(t *testing.T) {
 
 // What a backend sends beyond its answer is nobody's.
 func TestExcessResponseBytes(t *testing.T) {
+	var late atomic.Int64
 	evil := "HTTP/1.1 200 OK\r\nX-Evil: 1\r\nContent-Length: 4\r\n\r\nevil"
 	for name, script := range map[string]func(p *peer){
 		"with the length": func(p *peer) { p.message(false); p.send(ok + evil) },
@@ -477,7 +481,8 @@ func TestExcessResponseBytes(t *testing.T) {
 			p.send(ok)
 			p.quietly(2 * time.Millisecond)
 			p.send(evil)
-			p.quietly(10 * time.Millisecond)
+			late.Add(1)
+			p.gone(patience)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -486,6 +491,7 @@ func TestExcessResponseBytes(t *testing.T) {
 				g := newGateway(t, m, options{}, b.addr)
 				c := g.dial(t)
 				for range 10 {
+					before := late.Load()
 					method := "GET"
 					if name == "of a HEAD" {
 						method = "HEAD"
@@ -495,7 +501,7 @@ func TestExcessResponseBytes(t *testing.T) {
 						t.Fatalf("%+v", a)
 					}
 					if name == "a moment later" {
-						c.quiet(5 * time.Millisecond)
+						eventually(t, patience, "the excess has been sent", func() bool { return late.Load() > before })
 					}
 				}
 			})
@@ -538,6 +544,7 @@ func TestRequestTimeoutAndUpload(t *testing.T) {
 
 // The client's own limit for its body.
 func TestBodyIdleTimeout(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, func(p *peer) { p.gone(patience) })
 	o := options{server: func(s *http1.Settings) { s.BodyIdleTimeout = 200 * time.Millisecond }}
 	inModes(t, func(t *testing.T, m mode) {
@@ -551,6 +558,7 @@ func TestBodyIdleTimeout(t *testing.T) {
 
 // A client that takes nothing at all.
 func TestWriteIdleTimeout(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, func(p *peer) {
 		p.message(false)
 		p.send("HTTP/1.1 200 OK\r\n\r\n")

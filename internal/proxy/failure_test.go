@@ -23,7 +23,7 @@ func TestKF_LB_04(t *testing.T) {
 		b := newBackend(t, chaos)
 		g := newGateway(t, m, options{
 			service: func(l *config.LoadBalancer) {
-				l.RequestTimeout, l.StreamIdleTimeout = time.Second, time.Second
+				l.RequestTimeout, l.StreamIdleTimeout = 400*time.Millisecond, 400*time.Millisecond
 				l.Strategy = config.LeastConnections
 			},
 			before: func(x *exchange.Exchange) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +36,8 @@ func pemOf(c *x509.Certificate) []byte {
 
 // KF-H1-09: connections that the backend closes while they are idle cost no request.
 func TestKF_H1_09(t *testing.T) {
-	leaves := map[string]func(p *peer){"closing": func(*peer) {}, "resetting": (*peer).reset}
+	t.Parallel()
+	leaves := map[string]func(p *peer){"closing": func(p *peer) { _ = p.Close() }, "resetting": (*peer).reset}
 	for how, leave := range leaves {
 		for _, secure := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/tls=%v", how, secure), func(t *testing.T) {
@@ -46,11 +48,13 @@ func TestKF_H1_09(t *testing.T) {
 					cfg, scheme = serverTLS, "https://"
 					o.service = func(l *config.LoadBalancer) { l.Transport.CAFile = ca }
 				}
+				var left atomic.Int64
 				b := backendOn(t, cfg, func(p *peer) { // one answer a connection, unannounced
 					p.message(false)
 					p.send(ok)
 					p.quietly(time.Duration(p.n%4) * 500 * time.Microsecond)
 					leave(p)
+					left.Add(1)
 				})
 				g := newGateway(t, kernelMode, o, scheme+b.addr)
 				c := g.dial(t)
@@ -60,8 +64,8 @@ func TestKF_H1_09(t *testing.T) {
 						t.Fatalf("GET %d: %+v", i, a)
 					}
 				}
-				for i := range 100 {
-					c.quiet(3 * time.Millisecond) // the end of the connection has arrived by then
+				for i := range 50 {
+					eventually(t, patience, "the backend has left", func() bool { return left.Load() == int64(b.opened()) })
 					c.send(post)
 					if a := c.message(false); a.status() != "200" {
 						t.Fatalf("POST %d: %+v", i, a)
@@ -234,6 +238,7 @@ func blackhole(t *testing.T) string {
 
 // Each way of not connecting has its code.
 func TestConnectErrors(t *testing.T) {
+	t.Parallel()
 	untrusted := backendOn(t, serverTLS, func(p *peer) { _, _ = p.closed(patience) })
 	clear := newBackend(t, func(p *peer) { p.bytes(5); p.send("HTTP/1.1 400 Bad Request\r\n\r\n") })
 	mute := newBackend(t, func(p *peer) { _, _ = p.closed(patience) })
@@ -346,6 +351,7 @@ func TestForcedEnd(t *testing.T) {
 
 // Uploads to a backend that does not read are not held in memory, and end with their client.
 func TestUploadBackPressure(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, func(p *peer) { p.head(); <-time.After(500 * time.Millisecond) })
 	inModes(t, func(t *testing.T, m mode) {
 		g := newGateway(t, m, options{server: func(s *http1.Settings) { s.BodyIdleTimeout = patience }}, b.addr)
@@ -374,7 +380,7 @@ func TestConnectionsAreReused(t *testing.T) {
 		before := b.opened()
 		g := newGateway(t, m, options{}, b.addr)
 		c := g.dial(t)
-		for i := range 100 {
+		for i := range 50 {
 			c.send([]string{get, post, upload + chunk("ab") + lastChunk, "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"}[i%3])
 			if a := c.message(false); a.body != "ok" {
 				t.Fatalf("%+v", a)

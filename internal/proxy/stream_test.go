@@ -172,6 +172,7 @@ func TestKF_STR_04(t *testing.T) {
 
 // The backend's stream ends with its client.
 func TestKF_STR_05(t *testing.T) {
+	t.Parallel()
 	for how, leave := range map[string]func(*wire){"FIN": func(c *wire) { c.Close() }, "RST": (*wire).reset, "half-close": (*wire).fin} {
 		t.Run(how, func(t *testing.T) {
 			b := newBackend(t, func(p *peer) {
@@ -202,6 +203,7 @@ func TestKF_STR_05(t *testing.T) {
 
 // So it does while nothing has been answered yet.
 func TestKF_STR_06(t *testing.T) {
+	t.Parallel()
 	requests := map[string]string{
 		"GET":         get,
 		"inline POST": "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
@@ -241,6 +243,7 @@ func TestKF_STR_06(t *testing.T) {
 
 // Three limits, each with its name.
 func TestKF_STR_09(t *testing.T) {
+	t.Parallel()
 	stream := func(events int, gap time.Duration) func(p *peer) {
 		return func(p *peer) {
 			p.message(false)
