@@ -29,7 +29,7 @@ demo: build ## start a gateway with its bundled demo backend (Ctrl-C ends it)
 
 test: check ## run check, install what the tests need, then run every test
 	./test/install.sh
-	$(TOOL) gotestsum --format $(TESTFORMAT) -- -race -shuffle=on -timeout 10m $(TESTFLAGS) ./...
+	$(TOOL) gotestsum --format $(TESTFORMAT) -- -race -shuffle=on -timeout 5m $(TESTFLAGS) ./...
 
 check: ## format, vet, lint, architecture rules, tidy modules (CI runs exactly this)
 	@./test/goversion.sh $(GO_MINIMUM)

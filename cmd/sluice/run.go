@@ -66,6 +66,7 @@ func (c *cli) serve(o app.Options, serving func(*app.App)) error {
 	defer signal.Stop(signals)
 	signal.Ignore(syscall.SIGPIPE) // a reader of ours that leaves is an error of one write, not our end
 
+	c.tuneMemory(log)
 	o.Version, o.Logger, o.Stdout, o.Stderr = release(), log, c.out, c.err
 	a, early, err := c.start(o, signals)
 	if err != nil {

@@ -116,6 +116,9 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	defer log.Close()
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = ts.MkAbs("."), out, log
 	p.cmd.Env = append(os.Environ(), "NO_COLOR=1")
+	for _, name := range []string{"GOGC", "GOMEMLIMIT"} { // set by the scenario or not at all
+		p.cmd.Env = append(p.cmd.Env, name+"="+ts.Getenv(name))
+	}
 	ts.Check(p.cmd.Start())
 	go func() {
 		defer close(p.done)
