@@ -24,6 +24,7 @@ func (a *App) lifecycle() {
 	mode, bound := drain.Prompt, cfg.ShutdownTimeout
 	if a.upgraded.Load() {
 		mode, bound = drain.Gentle, cfg.UpgradeDrain
+		a.cedeManagement()
 	} else {
 		a.pause(cfg.ShutdownDelay)
 	}
@@ -35,6 +36,14 @@ func (a *App) lifecycle() {
 	a.err = errors.Join(failed, err, a.group.Stop(ctx))
 	a.setState(stateStopped)
 	a.log.Info("stopped")
+}
+
+// cedeManagement leaves management to the process that has taken over. Both hold the same socket: as long as this one
+// accepts, every other probe would be told by it that it stops.
+func (a *App) cedeManagement() {
+	ctx, cancel := context.WithTimeout(context.Background(), partsBound)
+	defer cancel()
+	a.admin.Close(ctx)
 }
 
 // partsBound is how long the parts beside the connections may take to end.
