@@ -24,7 +24,7 @@ var (
 	apacheRefuses = map[string]int{
 		"Host with empty port": 400, "asterisk with OPTIONS": 200, "absolute form of OPTIONS": 200,
 	}
-	nodeRefuses   = map[string]int{"unknown method": 400, "lower-case method is another": 400}
+	nodeRefuses = map[string]int{"unknown method": 400, "lower-case method is another": 400}
 )
 
 // elsewhere tells whether a case is not for the gateway as a whole: limits of another size, what no backend gets to see,
