@@ -58,7 +58,7 @@ func TestKF_H1_09(t *testing.T) {
 				})
 				g := newGateway(t, kernelMode, o, scheme+b.addr)
 				c := g.dial(t)
-				for i := range 200 {
+				for i := range 100 {
 					c.send(get)
 					if a := c.message(false); a.status() != "200" {
 						t.Fatalf("GET %d: %+v", i, a)

@@ -55,8 +55,9 @@ func newWire(c net.Conn, fail func(string, ...any)) *wire {
 	return &wire{Conn: c, r: bufio.NewReader(c), fail: fail}
 }
 
-// send writes exactly s.
+// send writes exactly s, and gives what follows the whole patience again.
 func (w *wire) send(s string) {
+	_ = w.SetDeadline(time.Now().Add(patience))
 	if _, err := io.WriteString(w.Conn, s); err != nil {
 		w.fail("writing: %v", err)
 	}
