@@ -270,7 +270,7 @@ func TestKF_STR_09(t *testing.T) {
 		limit  string
 		end    exchange.Outcome
 	}{
-		{"within all", stream(10, 100*time.Millisecond), "", "", exchange.OutcomeOK},
+		{"within all", stream(4, 100*time.Millisecond), "", "", exchange.OutcomeOK},
 		{"gap", stream(10, 900*time.Millisecond), exchange.CodeStreamIdle, "stream_idle_timeout", exchange.OutcomeTimeout},
 		{"total", stream(100, 100*time.Millisecond), exchange.CodeStreamTotal, "stream_total_timeout", exchange.OutcomeTimeout},
 	} {
