@@ -187,32 +187,9 @@ func (c *client) stream(length time.Duration) {
 		c.failed(fmt.Sprintf("stream status %d", res.StatusCode), id, nil)
 		return
 	}
-	lines, last := bufio.NewReader(res.Body), time.Now()
-	for i := 0; ; i++ {
-		_ = c.conn.SetDeadline(time.Now().Add(patience))
-		want := fmt.Sprintf("data: %s %d\n", path, i)
-		if i == events {
-			want = "data: [DONE]\n"
-		}
-		got, err := lines.ReadString('\n')
-		if err == nil && got == want {
-			var blank string
-			blank, err = lines.ReadString('\n')
-			got += strings.TrimSuffix(blank, "\n")
-		}
-		if err != nil || got != want {
-			c.failed("stream cut", id, fmt.Errorf("event %d of %d: got %q, %w", i, events, got, err))
-			return
-		}
-		c.report.gap(time.Since(last))
-		last = time.Now()
-		c.report.events.Add(1)
-		if i == events {
-			break
-		}
-	}
-	if _, err := lines.ReadByte(); err != io.EOF {
-		c.failed("stream end", id, fmt.Errorf("after the last event: %v", err))
+	alive := func() { _ = c.conn.SetDeadline(time.Now().Add(patience)) }
+	if err := readEvents(bufio.NewReader(res.Body), path, events, alive, c.report); err != nil {
+		c.failed("stream", id, err)
 		return
 	}
 	c.report.streams.Add(1)

@@ -182,6 +182,22 @@ func (g *gateway) upgrade() error {
 	return nil
 }
 
+// descriptors tells what the process that serves holds open, each kind with its number.
+func (g *gateway) descriptors() string {
+	folder := fmt.Sprintf("/proc/%d/fd/", g.pid)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, e := range entries {
+		if target, err := os.Readlink(folder + e.Name()); err == nil {
+			all = append(all, e.Name()+" "+target)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
 // exitCode waits for a process to end: a child of ours, or one that becomes one when its parent ends.
 func exitCode(pid int, within time.Duration) (int, error) {
 	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {

@@ -29,6 +29,7 @@ type report struct {
 
 	answered, tls, dials, asked     atomic.Int64 // requests; those over TLS; connections; connections the gateway asked to close
 	streams, events, uploads, bytes atomic.Int64 // ended well
+	answered2, replays              atomic.Int64 // over HTTP/2; requests sent again after the gateway had refused to look at them
 	longestGap                      atomic.Int64 // between two events of a stream, ns
 	latency                         histogram
 
@@ -115,6 +116,7 @@ func (r *report) rows() [][2]string {
 		{"requests", fmt.Sprintf("%d (%d over TLS) in %.1f s, %.0f a second", n, r.tls.Load(), took.Seconds(), float64(n)/took.Seconds())},
 		{"latency", fmt.Sprintf("p50 %s, p99 %s, longest %s", r.latency.quantile(0.5), r.latency.quantile(0.99), r.latency.quantile(1))},
 		{"connections", fmt.Sprintf("%d opened, of which the gateway asked %d to close", r.dials.Load(), r.asked.Load())},
+		{"HTTP/2", fmt.Sprintf("%d requests, %d of them sent again as refused unread", r.answered2.Load(), r.replays.Load())},
 		{"streams", fmt.Sprintf("%d whole, %d events, longest silence %s", r.streams.Load(), r.events.Load(), time.Duration(r.longestGap.Load()).Round(time.Millisecond))},
 		{"uploads", fmt.Sprintf("%d whole, %d MiB", r.uploads.Load(), r.bytes.Load()>>20)},
 	}

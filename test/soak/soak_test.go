@@ -115,6 +115,22 @@ func (s *soak) startLoad() {
 	for i := range s.plan.connections {
 		s.workers.Go(func() { s.client("load", i).load(&s.stop) })
 	}
+	for i := range s.plan.connections / 16 {
+		c := newClient2(fmt.Sprintf("two%d", i), s)
+		var using sync.WaitGroup
+		for range perConnection2 {
+			using.Go(func() { c.load(&s.stop) })
+		}
+		using.Go(func() {
+			for !s.stop.Load() {
+				c.stream(s.plan.streamTime)
+			}
+		})
+		s.workers.Go(func() {
+			using.Wait()
+			c.transport.CloseIdleConnections()
+		})
+	}
 	repeat := func(c *client, after time.Duration, f func()) {
 		s.workers.Go(func() {
 			defer c.close()
@@ -275,7 +291,7 @@ func (s *soak) settled(base map[string]float64) (rows [][2]string) {
 			return rows
 		}
 		if time.Since(began) > 15*time.Second {
-			s.fail("leak", "", "%s", over)
+			s.fail("leak", "", "%s descriptors: %s", over, s.gateway.descriptors())
 			_ = syscall.Kill(s.gateway.pid, syscall.SIGQUIT) // writes its goroutines to the log
 			return rows
 		}
