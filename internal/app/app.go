@@ -60,6 +60,7 @@ type App struct {
 	certs    *cert.Store
 	store    snapshot.Store
 	active   atomic.Pointer[change]
+	shown    atomic.Pointer[snapshot.Generation] // what management tells to be in force: all of it is
 	sockets  *entrypoint.Set
 	admin    *admin.Server
 	servers  servers

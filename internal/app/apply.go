@@ -127,6 +127,7 @@ func (a *App) replace(ctx context.Context, p proposal) error {
 	}
 	old := a.commit(c)
 	a.finish(c, old)
+	a.shown.Store(c.gen)
 	if a.opts.ConfigPath == "" {
 		a.opts.Text = string(sources[0].Text)
 	}

@@ -49,7 +49,7 @@ func (a *App) health() admin.Health {
 	for _, s := range a.sockets.Stats() {
 		h.ActiveConnections += s.Open
 	}
-	if g := a.store.Current(); g != nil {
+	if g := a.shown.Load(); g != nil {
 		h.Generation, h.ConfigDigest, h.Mode = g.ID, g.Config.Digest, string(g.Config.Mode)
 	}
 	return h
