@@ -105,7 +105,8 @@ func (s *lines) serve(c conn.Conn, live *drain.Tracker) {
 				return
 			}
 		}
-		if _, err := io.WriteString(c, s.name+c.Info().Entrypoint+" "+line); err != nil || l.last.Load() {
+		last := l.last.Load() // not after the answer: whoever reads it may begin a drain at once
+		if _, err := io.WriteString(c, s.name+c.Info().Entrypoint+" "+line); err != nil || last {
 			return
 		}
 	}
