@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/http1test"
 )
 
-func itoa(n int) string     { return strconv.Itoa(n) }
-func quote(s string) string { return strconv.Quote(s) }
+func itoa(n int) string { return strconv.Itoa(n) }
 
 // observer is a handler that writes down what it sees. It answers 200.
 type observer struct {
