@@ -17,8 +17,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
-	"github.com/sluice-proxy/sluice/internal/http1"
-	"github.com/sluice-proxy/sluice/internal/http2"
 	"github.com/sluice-proxy/sluice/internal/middleware"
 	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/snapshot"
@@ -72,8 +70,10 @@ type App struct {
 	forcing   chan struct{} // closed when it must not wait any more
 	done      chan struct{} // closed when everything has ended
 	once      [2]sync.Once
-	err       error // valid after done
-	upgraded  atomic.Bool
+	err       error       // valid after done
+	upgrading atomic.Bool // an upgrade is under way or done
+	upgraded  atomic.Bool // a new process serves
+	binary    string      // what an upgrade executes
 }
 
 // stateName is a state of the process, as health shows it.
@@ -89,6 +89,12 @@ const (
 )
 
 func (a *App) setState(s stateName) { a.state.Store(&s) }
+
+// moveState changes the state if it is the expected one.
+func (a *App) moveState(from, to stateName) bool {
+	s := a.state.Load()
+	return *s == from && a.state.CompareAndSwap(s, &to)
+}
 
 // State is the state in one lower-case word.
 func (a *App) State() string { return string(*a.state.Load()) }
@@ -106,10 +112,12 @@ func Start(ctx context.Context, o Options) (*App, error) {
 		return nil, errors.Join(err, inherited.Close())
 	}
 	if err := a.propose(ctx, starting); err != nil {
-		return nil, errors.Join(err, a.group.Stop(context.WithoutCancel(ctx)), inherited.Close())
+		// The proposal may yet have succeeded after ctx ended.
+		return nil, errors.Join(err, a.endParts(), a.drainConnections(drain.Prompt, 0), a.release(), inherited.Close())
 	}
 	_ = inherited.Close() // what nobody wanted; it has been logged
 	a.setState(stateRunning)
+	a.binary, _ = os.Executable() // now: later the link of the process may name where the file was moved to
 	go a.lifecycle()
 	a.notifyReady()
 	return a, nil
@@ -137,6 +145,7 @@ func newApp(o Options) *App {
 	a.access = telemetry.NewAccessLog(o.Stdout, o.Stderr, a.log)
 	a.certs = cert.NewStore(a.log)
 	a.servers.app = a
+	a.servers.all, a.servers.keeping = make(map[string]*server), make(map[*snapshot.Generation]*time.Timer)
 	return a
 }
 
@@ -204,51 +213,4 @@ func (a *App) Config() *config.Config {
 		return g.Config
 	}
 	return nil
-}
-
-// servers are the protocol servers of each entrypoint name; they outlive configurations.
-type servers struct {
-	app *App
-	mu  sync.Mutex // guards all
-	all map[string]*server
-}
-
-type server struct {
-	h1 *http1.Server
-	h2 *http2.Server
-}
-
-// options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force.
-func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func()) {
-	front := snapshot.NewFront(&s.app.store, ep.Name)
-	one := &http1.Settings{
-		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: front,
-		HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
-		KeepAliveTimeout: ep.KeepAliveTimeout,
-	}
-	two := &http2.Settings{
-		Handler: front, HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
-		KeepAliveTimeout: ep.KeepAliveTimeout, MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders,
-	}
-	srv := s.get(ep.Name, one, two)
-	o = &entrypoint.Options{
-		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections,
-		HandshakeTimeout: ep.HeaderTimeout,
-	}
-	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
-}
-
-func (s *servers) get(name string, one *http1.Settings, two *http2.Settings) *server {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = make(map[string]*server)
-	}
-	srv := s.all[name]
-	if srv == nil {
-		srv = &server{h2: http2.NewServer(two, s.app.clock)}
-		srv.h1 = http1.NewServer(one, s.app.clock, srv.h2.ServeConnWith)
-		s.all[name] = srv
-	}
-	return srv
 }

@@ -99,11 +99,10 @@ type change struct {
 func (a *App) replace(ctx context.Context, p proposal) error {
 	start, reason := p.reason == starting, p.reason
 	if !start {
-		if a.State() != string(stateRunning) {
+		if !a.moveState(stateRunning, stateReloading) {
 			return ErrStopping
 		}
-		a.setState(stateReloading)
-		defer a.reloaded()
+		defer a.moveState(stateReloading, stateRunning) // unless shutdown has begun meanwhile
 	}
 	began := time.Now()
 	sources, err := p.sources, p.err
@@ -136,14 +135,6 @@ func (a *App) replace(ctx context.Context, p proposal) error {
 	return nil
 }
 
-// reloaded ends the state of reloading, unless shutdown has begun meanwhile.
-func (a *App) reloaded() {
-	if s := a.state.Load(); *s == stateReloading {
-		running := stateRunning
-		a.state.CompareAndSwap(s, &running)
-	}
-}
-
 // load decodes and checks the configuration.
 func (a *App) load(sources provider.Sources) (*config.Config, error) {
 	cfg, ds := config.Load(sources)
@@ -172,6 +163,9 @@ func (a *App) prepare(ctx context.Context, cfg *config.Config) (*change, error) 
 	err := a.prepareAll(ctx, cfg, c)
 	if err != nil {
 		c.abort()
+		if cur := a.active.Load(); cur != nil {
+			a.metrics.Retain(cur.gen.Topology()) // without what compiling has added
+		}
 		return nil, err
 	}
 	return c, nil
@@ -249,26 +243,64 @@ func (c *change) close() {
 	}
 }
 
-// commit puts a prepared change into force and returns the one it replaces, nil at the start. It cannot fail.
+// commit puts a prepared change into force and returns the one it replaces, nil at the start. It cannot fail. What
+// only the old one needs is still there.
 func (a *App) commit(c *change) *change {
-	old := a.active.Swap(c)
+	old := a.active.Load()
+	if old != nil {
+		a.servers.keep(old.gen, c.gen)
+	}
+	a.active.Store(c)
 	a.store.Swap(c.gen)
 	a.enforce(c)
+	a.observe(c, old)
 	c.plan.Commit()
 	return old
 }
 
-// enforce sets the parts that follow the generation in force.
+// enforce puts the settings of the protocol servers into force.
 func (a *App) enforce(c *change) {
 	for _, update := range c.updates {
 		update()
 	}
-	a.metrics.Retain(c.gen.Topology())
+}
+
+// observe measures and checks what c names, and what beside does, which may be nil.
+func (a *App) observe(c, beside *change) {
+	topology, checks := c.gen.Topology(), checksOf(c.gen)
+	if beside != nil {
+		topology = joined(topology, beside.gen.Topology())
+		checks = append(checksOf(beside.gen), checks...) // of two for one backend the last one holds
+	}
+	a.metrics.Retain(topology)
+	a.checker.Apply(checks)
+}
+
+func checksOf(g *snapshot.Generation) []service.Check {
 	var checks []service.Check
-	for _, b := range c.gen.Balancers() {
+	for _, b := range g.Balancers() {
 		checks = append(checks, b.Checks()...)
 	}
-	a.checker.Apply(checks)
+	return checks
+}
+
+// joined is what either of two topologies names.
+func joined(t, other telemetry.Topology) telemetry.Topology {
+	t.Entrypoints = append(t.Entrypoints, other.Entrypoints...)
+	t.Routers = append(t.Routers, other.Routers...)
+	t.Middlewares = append(t.Middlewares, other.Middlewares...)
+	at := make(map[string]int, len(t.Services))
+	for i, s := range t.Services {
+		at[s.Name] = i
+	}
+	for _, s := range other.Services {
+		if i, both := at[s.Name]; both {
+			t.Services[i].Backends = append(t.Services[i].Backends, s.Backends...)
+		} else {
+			t.Services = append(t.Services, s)
+		}
+	}
+	return t
 }
 
 // revert undoes commit: old is in force again.
@@ -276,10 +308,14 @@ func (a *App) enforce(c *change) {
 //lint:ignore U1000 a managed proposal that cannot be recorded durably takes this way; files finish at once
 func (a *App) revert(c, old *change) {
 	bound := c.gen.Config.ShutdownTimeout
+	a.servers.keep(c.gen, old.gen)
 	a.active.Store(old)
 	a.store.Swap(old.gen)
+	a.servers.let(old.gen)
 	a.enforce(old)
+	a.observe(old, nil)
 	c.plan.Revert(bound)
+	a.servers.letAfter(c.gen, bound)
 	a.store.Retire(c.gen)
 	c.admin.Abort()
 	c.log.Abort()
@@ -288,11 +324,15 @@ func (a *App) revert(c, old *change) {
 
 // finish retires what the change has replaced, and changes what cannot be changed back.
 func (a *App) finish(c, old *change) {
+	bound := c.gen.Config.ShutdownTimeout
 	c.log.Commit()
 	c.admin.Commit()
-	c.plan.Finish(c.gen.Config.ShutdownTimeout)
+	a.observe(c, nil)
+	c.plan.Finish(bound)
 	if old != nil {
+		a.servers.letAfter(old.gen, bound)
 		a.store.Retire(old.gen)
 		old.close()
 	}
+	a.servers.prune(c.gen.Config)
 }

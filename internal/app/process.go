@@ -93,15 +93,25 @@ func (a *App) Upgrade(ctx context.Context) error {
 	if !a.opts.Process {
 		return errors.New("upgrade is for processes of their own")
 	}
-	if !a.upgraded.CompareAndSwap(false, true) {
+	if !a.upgrading.CompareAndSwap(false, true) {
 		return ErrUpgrading
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with cancel
+		select {
+		case <-a.stopping:
+			cancel(ErrStopping)
+		case <-ctx.Done():
+		}
+	}()
 	pid, err := a.startNew(ctx)
 	if err != nil {
-		a.upgraded.Store(false)
+		a.upgrading.Store(false)
 		a.log.Error("the new binary did not take over; this one goes on", "error", err)
 		return err
 	}
+	a.upgraded.Store(true)
 	a.log.Info("the new binary has taken over", "pid", pid)
 	a.notify(fmt.Sprintf("MAINPID=%d\nREADY=1", pid))
 	a.once[0].Do(func() { close(a.stopping) })
@@ -110,9 +120,8 @@ func (a *App) Upgrade(ctx context.Context) error {
 
 // startNew starts the new binary and waits until it is ready. One that is not ready in time is killed.
 func (a *App) startNew(ctx context.Context) (pid int, err error) {
-	path, err := os.Executable()
-	if err != nil {
-		return 0, fmt.Errorf("finding the binary: %w", err)
+	if a.binary == "" {
+		return 0, errors.New("where the binary lies is not known")
 	}
 	names, files, err := a.handedOn()
 	if err != nil {
@@ -124,7 +133,7 @@ func (a *App) startNew(ctx context.Context) (pid int, err error) {
 		return 0, fmt.Errorf("making the readiness pipe: %w", err)
 	}
 	defer ready.Close()
-	cmd := exec.Command(path, os.Args[1:]...)
+	cmd := exec.Command(a.binary, os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, a.opts.Stdout, a.opts.Stderr
 	cmd.ExtraFiles = append(files, told)
 	cmd.Env = append(os.Environ(),
@@ -156,6 +165,8 @@ func (a *App) awaitReady(ctx context.Context, ready *os.File) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		return errors.New("ended before it was ready")
+	case ctx.Err() != nil:
+		return fmt.Errorf("waiting for it: %w", context.Cause(ctx))
 	case err != nil:
 		return fmt.Errorf("not ready in time: %w", err)
 	case string(b[:n]) != "ready\n":

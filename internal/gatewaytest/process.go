@@ -41,12 +41,12 @@ const RaceBuild = "SLUICE_TEST_RACE"
 // Process is a server binary that runs. A test that ends leaves none behind.
 type Process struct {
 	cmd  *exec.Cmd
-	out  output
+	out  Output
 	done chan struct{}
 	err  error // valid after done
 }
 
-// Run starts a binary; its standard output and error go to what Output returns. It is killed when the test ends, if
+// Run starts a binary; its standard Output and error go to what Output returns. It is killed when the test ends, if
 // Stop has not ended it before.
 func Run(t testing.TB, binary string, args ...string) *Process {
 	t.Helper()
@@ -82,7 +82,7 @@ func (p *Process) Signal(t testing.TB, s syscall.Signal) {
 // Output is what it has written so far.
 func (p *Process) Output() string { return p.out.String() }
 
-// Await returns the first submatch of a pattern as soon as the output has one. It fails the test when the process ends
+// Await returns the first submatch of a pattern as soon as the Output has one. It fails the test when the process ends
 // before, or after a generous while.
 func (p *Process) Await(t testing.TB, pattern string) string {
 	t.Helper()
@@ -135,14 +135,14 @@ func tail(s string, n int) string {
 	return "…" + strings.ToValidUTF8(s[len(s)-n:], "")
 }
 
-// output collects what is written and tells who waits for more.
-type output struct {
+// Output collects what is written and tells who waits for more.
+type Output struct {
 	mu   sync.Mutex // guards both
 	text bytes.Buffer
 	more chan struct{}
 }
 
-func (o *output) Write(b []byte) (int, error) {
+func (o *Output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.more != nil {
@@ -152,14 +152,14 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.text.Write(b)
 }
 
-func (o *output) String() string {
+func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
 }
 
 // changed is closed at the next write.
-func (o *output) changed() <-chan struct{} {
+func (o *Output) changed() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.more == nil {

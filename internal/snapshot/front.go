@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime/debug"
+	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -11,19 +12,61 @@ import (
 )
 
 // Front is the handler of an entrypoint: it takes each exchange through the generation that is current when it begins.
+// Once a configuration without the entrypoint is in force, its connections drain; what they still ask for is served by
+// the generation that Keep was given. One Front lives as long as the connections of its entrypoint's name.
 type Front struct {
 	store      *Store
 	entrypoint string
+	kept       atomic.Pointer[Generation] // holds a reference
 }
 
 // NewFront returns the handler of the named entrypoint.
 func NewFront(s *Store, entrypoint string) *Front { return &Front{store: s, entrypoint: entrypoint} }
 
+// Keep holds g, which must be current, for exchanges that begin when the generation in force does not know the
+// entrypoint any more. It replaces what was kept before, and holds until Let.
+func (f *Front) Keep(g *Generation) {
+	g.refs.Add(1)
+	if old := f.kept.Swap(g); old != nil {
+		old.release()
+	}
+}
+
+// Let gives up what Keep holds, if that is g. Exchanges that have begun go on.
+func (f *Front) Let(g *Generation) {
+	if f.kept.CompareAndSwap(g, nil) {
+		g.release()
+	}
+}
+
+// Kept reports whether a generation is kept.
+func (f *Front) Kept() bool { return f.kept.Load() != nil }
+
+// acquire takes a reference to the generation that serves the next exchange; nil when there is none.
+func (f *Front) acquire() *Generation {
+	g := f.store.acquire()
+	if g == nil || g.entries[f.entrypoint] != nil {
+		return g
+	}
+	for {
+		k := f.kept.Load()
+		if k == nil {
+			return g
+		}
+		k.refs.Add(1)
+		if f.kept.Load() == k {
+			g.release()
+			return k
+		}
+		k.release()
+	}
+}
+
 var noRoute = exchange.Reject(404, exchange.CodeNoRoute, "No route matched")
 
 // Serve is the walk of one exchange.
 func (f *Front) Serve(x *exchange.Exchange) error {
-	g := f.store.acquire()
+	g := f.acquire()
 	if g == nil {
 		return exchange.Reject(503, exchange.CodeDraining, "Gateway not ready")
 	}
@@ -45,7 +88,7 @@ func (f *Front) Serve(x *exchange.Exchange) error {
 
 // Refuse records a request that the engine does not let through.
 func (f *Front) Refuse(x *exchange.Exchange, err *exchange.Error) {
-	g := f.store.acquire()
+	g := f.acquire()
 	if g == nil {
 		x.Fail(err)
 		return
@@ -102,7 +145,7 @@ func (idHook) ResponseHead(x *exchange.Exchange) {
 // route finds the router, by the normal form of the path.
 func (f *Front) route(g *Generation, x *exchange.Exchange) (*plan, error) {
 	e := g.entries[f.entrypoint]
-	if e == nil { // the entrypoint has been removed; its connections drain
+	if e == nil { // the entrypoint was removed longer ago than its connections may take to drain
 		return nil, noRoute
 	}
 	in, err := input(x, e.slash)

@@ -1,0 +1,129 @@
+package app
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http2"
+	"github.com/sluice-proxy/sluice/internal/snapshot"
+)
+
+// servers are the protocol servers of each entrypoint name; they outlive configurations.
+type servers struct {
+	app *App
+
+	mu      sync.Mutex // guards all below
+	all     map[string]*server
+	keeping map[*snapshot.Generation]*time.Timer // ends keep; nil until its time has begun
+}
+
+type server struct {
+	front *snapshot.Front
+	h1    *http1.Server
+	h2    *http2.Server
+}
+
+// options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force.
+func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func()) {
+	srv := s.get(ep.Name)
+	one := &http1.Settings{
+		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: srv.front,
+		HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
+		KeepAliveTimeout: ep.KeepAliveTimeout,
+	}
+	two := &http2.Settings{
+		Handler: srv.front, HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
+		KeepAliveTimeout: ep.KeepAliveTimeout, MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders,
+	}
+	srv.open(one, two, s.app.clock)
+	o = &entrypoint.Options{
+		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections,
+		HandshakeTimeout: ep.HeaderTimeout,
+	}
+	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
+}
+
+// get returns the server of a name. It is ready only once open was called.
+func (s *servers) get(name string) *server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	srv := s.all[name]
+	if srv == nil {
+		srv = &server{front: snapshot.NewFront(&s.app.store, name)}
+		s.all[name] = srv
+	}
+	return srv
+}
+
+// open makes the protocol servers with their first settings.
+func (s *server) open(one *http1.Settings, two *http2.Settings, clock *conn.Clock) {
+	if s.h1 == nil {
+		s.h2 = http2.NewServer(two, clock)
+		s.h1 = http1.NewServer(one, clock, s.h2.ServeConnWith)
+	}
+}
+
+// keep has the entrypoints that next does not name any more served by gen, until let: their connections still drain.
+func (s *servers) keep(gen, next *snapshot.Generation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range gen.Config.Entrypoints {
+		if srv := s.all[name]; srv != nil && next.Config.Entrypoints[name] == nil {
+			srv.front.Keep(gen)
+			s.keeping[gen] = nil
+		}
+	}
+}
+
+// afterBound is what the connections of a removed entrypoint may take to end once they are forced.
+const afterBound = 5 * time.Second
+
+// letAfter ends keep when the connections that need it have been forced: they drain for bound.
+func (s *servers) letAfter(gen *snapshot.Generation, bound time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, kept := s.keeping[gen]; kept {
+		s.keeping[gen] = time.AfterFunc(bound+afterBound, func() { s.let(gen) })
+	}
+}
+
+// let ends keep now.
+func (s *servers) let(gen *snapshot.Generation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(gen)
+}
+
+func (s *servers) drop(gen *snapshot.Generation) {
+	if t := s.keeping[gen]; t != nil {
+		t.Stop()
+	}
+	delete(s.keeping, gen)
+	for _, srv := range s.all {
+		srv.front.Let(gen)
+	}
+}
+
+// close ends every keep, when no connection is left.
+func (s *servers) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for gen := range s.keeping {
+		s.drop(gen)
+	}
+}
+
+// prune drops the servers of names that neither the configuration nor connections use any more.
+func (s *servers) prune(cfg *config.Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, srv := range s.all {
+		if cfg.Entrypoints[name] == nil && !srv.front.Kept() {
+			delete(s.all, name)
+		}
+	}
+}
