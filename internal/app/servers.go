@@ -82,13 +82,47 @@ func (s *servers) keep(gen, next *snapshot.Generation) {
 // afterBound is what the connections of a removed entrypoint may take to end once they are forced.
 const afterBound = 5 * time.Second
 
-// letAfter ends keep when the connections that need it have been forced: they drain for bound.
+// letCheck is how often is looked whether the connections have ended earlier.
+const letCheck = 500 * time.Millisecond
+
+// letAfter ends keep when the connections that need it have ended, or have been forced: they drain for bound.
 func (s *servers) letAfter(gen *snapshot.Generation, bound time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, kept := s.keeping[gen]; kept {
-		s.keeping[gen] = time.AfterFunc(bound+afterBound, func() { s.let(gen) })
+	if _, kept := s.keeping[gen]; !kept {
+		return
 	}
+	deadline := time.Now().Add(bound + afterBound)
+	s.keeping[gen] = time.AfterFunc(letCheck, func() {
+		needed := s.needed(gen) && time.Now().Before(deadline)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		t := s.keeping[gen]
+		switch {
+		case t == nil: // ended meanwhile
+		case needed:
+			t.Reset(letCheck)
+		default:
+			s.drop(gen)
+		}
+	})
+}
+
+// needed reports whether an entrypoint that gen is kept for may still have connections of then. One that has come back
+// hides the old connections behind new ones.
+func (s *servers) needed(gen *snapshot.Generation) bool {
+	for _, st := range s.app.sockets.Stats() {
+		if srv := s.find(st.Name); srv != nil && srv.front.Keeps(gen) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *servers) find(name string) *server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[name]
 }
 
 // let ends keep now.
@@ -122,7 +156,7 @@ func (s *servers) prune(cfg *config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, srv := range s.all {
-		if cfg.Entrypoints[name] == nil && !srv.front.Kept() {
+		if cfg.Entrypoints[name] == nil && srv.front.Keeps(nil) {
 			delete(s.all, name)
 		}
 	}

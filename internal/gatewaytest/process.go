@@ -46,7 +46,7 @@ type Process struct {
 	err  error // valid after done
 }
 
-// Run starts a binary; its standard Output and error go to what Output returns. It is killed when the test ends, if
+// Run starts a binary; its standard output and error go to what Output returns. It is killed when the test ends, if
 // Stop has not ended it before.
 func Run(t testing.TB, binary string, args ...string) *Process {
 	t.Helper()
@@ -82,7 +82,7 @@ func (p *Process) Signal(t testing.TB, s syscall.Signal) {
 // Output is what it has written so far.
 func (p *Process) Output() string { return p.out.String() }
 
-// Await returns the first submatch of a pattern as soon as the Output has one. It fails the test when the process ends
+// Await returns the first submatch of a pattern as soon as the output has one. It fails the test when the process ends
 // before, or after a generous while.
 func (p *Process) Await(t testing.TB, pattern string) string {
 	t.Helper()

@@ -39,8 +39,8 @@ func (f *Front) Let(g *Generation) {
 	}
 }
 
-// Kept reports whether a generation is kept.
-func (f *Front) Kept() bool { return f.kept.Load() != nil }
+// Keeps reports whether g is what is kept; nil asks whether nothing is.
+func (f *Front) Keeps(g *Generation) bool { return f.kept.Load() == g }
 
 // acquire takes a reference to the generation that serves the next exchange; nil when there is none.
 func (f *Front) acquire() *Generation {
