@@ -128,6 +128,17 @@ func (a *App) measured() telemetry.Sources {
 				}
 			}
 		},
+		Upstream: func(report func(string, int64, int64)) {
+			g := a.store.Current()
+			if g == nil {
+				return
+			}
+			for _, b := range g.Balancers() {
+				for _, e := range b.AppendStats(nil) {
+					report(e.Service, int64(e.Idle), int64(e.Open-e.Idle))
+				}
+			}
+		},
 		Certificates: func(report func(string, time.Time)) {
 			if c := a.active.Load(); c != nil {
 				for name, src := range c.certs {

@@ -126,10 +126,10 @@ func (b *Balancer) AppendStats(dst []BackendStats) []BackendStats {
 	now := b.reg.now()
 	for i := range b.all {
 		e := &b.all[i]
-		s := e.State()
+		s, conns := e.State(), e.Pool.Stats()
 		dst = append(dst, BackendStats{
 			Service: b.name, ID: e.ID, URL: e.URL, Weight: e.Weight, State: s, Healthy: s != Unhealthy,
-			Active: e.Active(), Refused: e.vitals.refused.Load(), Skipped: e.vitals.refusedUntil.Load() > now,
+			Active: e.Active(), Open: conns.Open, Idle: conns.Idle, Refused: e.vitals.refused.Load(), Skipped: e.vitals.refusedUntil.Load() > now,
 		})
 	}
 	return dst

@@ -71,6 +71,8 @@ type BackendStats struct {
 	State   State
 	Healthy bool   // State is not Unhealthy
 	Active  int64  // leases not done
+	Open    int    // connections, of every service that shares the pool; those in Idle are among them
+	Idle    int    // connections that wait for a request
 	Refused uint64 // attempts that could not connect, since the backend is known
 	Skipped bool   // it refused a moment ago and is passed over
 }

@@ -346,7 +346,7 @@ func (s *site) empty(t *testing.T) {
 	var g map[string]float64
 	eventually(t, 5*time.Second, "all gauges are zero", func() bool {
 		g = s.gauges(t, "gateway_open_connections", "gateway_active_connections", "gateway_service_active_requests",
-			"gateway_backend_active_requests")
+			"gateway_backend_active_requests", "gateway_upstream_connections")
 		for _, v := range g {
 			if v != 0 {
 				return false
