@@ -56,6 +56,13 @@ type ClientConn struct {
 	raw    raw
 	under  conn.Conn // what TLS stands on; nil without
 	reused bool
+	place  int // among the pool's busy connections
+	// for nudge
+	reads  atomic.Uint32
+	seen   uint32 // by the pool: reads at its last look
+	nudged atomic.Bool
+	taken  atomic.Bool // its bytes are read by somebody else
+
 	idleAt int // the pool's tick at which the connection became idle
 
 	buf     []byte // response head, and what came with it
@@ -153,6 +160,9 @@ func (c *ClientConn) run() error {
 	var err error
 	if c.raw != nil {
 		err = c.raw.Loop(c.step)
+		for err != nil && c.looksAgain() {
+			err = c.raw.Loop(c.step)
+		}
 	} else {
 		err = c.runPlain()
 	}
@@ -163,6 +173,11 @@ func (c *ClientConn) run() error {
 		c.keep = false
 	}
 	return err
+}
+
+// looksAgain reports whether a wait was only ended so that the socket is read once more.
+func (c *ClientConn) looksAgain() bool {
+	return c.nudged.Swap(false) && c.c.SetReadDeadline(time.Time{}) == nil && !c.cut.Load()
 }
 
 // runPlain is run without a raw descriptor.
@@ -461,6 +476,7 @@ func (c *ClientConn) waitRest() error {
 // Takeover gives the connection up after a 101. What came behind the head is read first. Release closes it.
 func (c *ClientConn) Takeover() conn.Conn {
 	pre := append([]byte(nil), c.buf[c.r:c.w]...)
+	c.taken.Store(true)
 	return conn.WithPrefix(c.c, pre)
 }
 
@@ -474,10 +490,11 @@ func (c *ClientConn) quiet() bool {
 	if c.under != nil {
 		below = c.under
 	}
-	if q, ok := below.(quieter); ok && !q.Quiet() {
-		return false
-	}
-	if p, ok := below.(conn.Prober); ok && p.PeerGone() {
+	if q, ok := below.(quieter); ok {
+		if !q.Quiet() { // tells a peer that is gone, too
+			return false
+		}
+	} else if p, ok := below.(conn.Prober); ok && p.PeerGone() {
 		return false
 	}
 	return c.under == nil || !c.decrypted()

@@ -28,10 +28,15 @@ func (c *ClientConn) clientStep(fd int) bool {
 			c.endOfStream()
 			return true
 		}
+		c.reads.Add(1)
 		if c.take(n) {
 			return true
 		}
-		// Even after a short read there may be more: an end of stream that came together with these bytes wakes nobody again.
+		// After a short read the socket is empty, and what comes next wakes us. An end of stream that came together with
+		// these bytes does not: where that is how the body ends we look again at once, elsewhere the pool's visit finds it.
+		if n < len(space) && c.phase == stepBody && c.ends != endsClose {
+			return false
+		}
 	}
 }
 
@@ -70,4 +75,18 @@ func wrapDialed(nc net.Conn) conn.Conn {
 		return r
 	}
 	return ordinary(nc)
+}
+
+// nudge is the pool's visit. A wait that goes on without a byte may have slept through an end of stream that came
+// together with the last bytes read: it is made to look again then.
+func (c *ClientConn) nudge() {
+	n := c.reads.Load()
+	if c.raw == nil || c.taken.Load() || n != c.seen {
+		c.seen = n
+		return
+	}
+	if c.raw.PeerGone() {
+		c.nudged.Store(true)
+		_ = c.raw.SetReadDeadline(longAgo)
+	}
 }

@@ -48,6 +48,7 @@ type Pool struct {
 
 	mu     sync.Mutex // guards the fields below
 	idle   []*ClientConn
+	busy   []*ClientConn // in use, each at its place
 	open   int
 	closed bool
 	ticks  int
@@ -83,7 +84,25 @@ func (p *Pool) Get(d Dialing, fresh bool) (*ClientConn, error) {
 		p.forget()
 		return nil, err
 	}
+	p.mu.Lock()
+	p.enter(c)
+	p.mu.Unlock()
 	return c, nil
+}
+
+// enter adds to the busy connections. p.mu is held.
+func (p *Pool) enter(c *ClientConn) {
+	c.place = len(p.busy)
+	p.busy = append(p.busy, c)
+}
+
+// leave takes out of the busy connections, so that the clock does not touch it any more. p.mu is held.
+func (p *Pool) leave(c *ClientConn) {
+	last := len(p.busy) - 1
+	p.busy[c.place] = p.busy[last]
+	p.busy[c.place].place = c.place
+	p.busy[last] = nil
+	p.busy = p.busy[:last]
 }
 
 // admit counts a connection that is going to be opened. An idle one makes room for it.
@@ -119,21 +138,25 @@ func (p *Pool) reuse() *ClientConn {
 		c := p.idle[n-1]
 		p.idle[n-1] = nil
 		p.idle = p.idle[:n-1]
+		p.enter(c)
 		p.mu.Unlock()
 		if c.quiet() {
 			c.reused = true
 			return c
 		}
-		p.drop(c)
+		p.put(c, false)
 	}
 }
 
+// put takes a busy connection back, or drops it.
 func (p *Pool) put(c *ClientConn, good bool) {
+	p.mu.Lock()
+	p.leave(c)
 	if !good {
+		p.mu.Unlock()
 		p.drop(c)
 		return
 	}
-	p.mu.Lock()
 	c.idleAt = p.ticks
 	if p.closed || len(p.idle) >= p.cfg.MaxIdle {
 		p.mu.Unlock()
@@ -144,6 +167,7 @@ func (p *Pool) put(c *ClientConn, good bool) {
 	p.mu.Unlock()
 }
 
+// drop closes a connection that is in neither list.
 func (p *Pool) drop(c *ClientConn) {
 	_ = c.c.Close()
 	p.forget()
@@ -181,9 +205,13 @@ func (p *Pool) Close() {
 // pruneEvery is how many ticks lie between two looks at the idle connections.
 const pruneEvery = 10
 
-// OnTick closes idle connections that are too old, and those that the backend has closed.
+// OnTick closes idle connections that are too old, and those that the backend has closed, and makes busy ones that get
+// nothing look whether their backend has gone.
 func (p *Pool) OnTick(*conn.Clock) int {
 	p.mu.Lock()
+	for _, c := range p.busy {
+		c.nudge()
+	}
 	if p.ticks++; p.ticks%pruneEvery != 0 {
 		p.mu.Unlock()
 		return -1

@@ -149,10 +149,17 @@ func (c *serverConn) finish() bool {
 		}
 	}
 	if c.resp.close {
-		c.linger = true
+		c.linger = !c.saidLast()
 		return false
 	}
 	return c.ready()
+}
+
+// saidLast reports whether the client has announced that it sends nothing more, and has not: closing cannot reset the
+// answer away then.
+func (c *serverConn) saidLast() bool {
+	announced := c.head.close || c.head.proto == exchange.HTTP10 && !c.head.keep
+	return announced && c.w == c.r && c.body.bw == c.body.br
 }
 
 // ready makes the connection ready for its next request.
