@@ -24,6 +24,7 @@ type client struct {
 	report  *report
 	address string
 	roots   *x509.CertPool // nil: clear text
+	rest    time.Duration  // the longest pause between two requests; 0 for none
 
 	conn   net.Conn
 	read   *bufio.Reader
@@ -151,6 +152,7 @@ func (c *client) load(stop *atomic.Bool) {
 	body := strings.Repeat("abcdefghijklmnop", 64)
 	sum := crc32.ChecksumIEEE([]byte(body))
 	for !stop.Load() {
+		c.pause(stop)
 		id := c.id()
 		path := routes[rand.IntN(len(routes))] + id
 		first, want := c.head("GET", path, id, ""), path
@@ -163,7 +165,9 @@ func (c *client) load(stop *atomic.Bool) {
 		if res == nil || !c.end(id, want, res) {
 			continue
 		}
-		c.report.latency.add(time.Since(began))
+		if c.rest == 0 {
+			c.report.latency.add(time.Since(began))
+		}
 		c.report.answered.Add(1)
 		if c.roots != nil {
 			c.report.tls.Add(1)
@@ -171,6 +175,32 @@ func (c *client) load(stop *atomic.Bool) {
 		if c.served >= recycle {
 			c.close()
 		}
+	}
+}
+
+// pause rests as long as the client is wont to between two requests, with its connection open.
+func (c *client) pause(stop *atomic.Bool) {
+	if c.rest == 0 {
+		return
+	}
+	for end := time.Now().Add(rand.N(c.rest)); time.Now().Before(end) && !stop.Load(); {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// twice sends two requests over one connection, with a rest in which the entrypoint may go.
+func (c *client) twice(rest time.Duration) {
+	for i := range 2 {
+		if i > 0 {
+			time.Sleep(rest)
+		}
+		id := c.id()
+		path := routes[0] + id
+		res := c.begin(id, c.head("GET", path, id, ""), nil)
+		if res == nil || !c.end(id, path, res) {
+			return
+		}
+		c.report.answered.Add(1)
 	}
 }
 

@@ -115,6 +115,13 @@ func (s *soak) startLoad() {
 	for i := range s.plan.connections {
 		s.workers.Go(func() { s.client("load", i).load(&s.stop) })
 	}
+	// Beside those that are always busy, some that mostly are not: what they send next after a change comes to a
+	// connection that has been idle over it.
+	for i := range s.plan.connections / 4 {
+		c := s.client("idle", i)
+		c.rest = 3 * time.Second
+		s.workers.Go(func() { c.load(&s.stop) })
+	}
 	for i := range s.plan.connections / 16 {
 		c := newClient2(fmt.Sprintf("two%d", i), s)
 		var using sync.WaitGroup
@@ -235,6 +242,11 @@ func (s *soak) probeExtra(number int) {
 		s.extras.Go(func() {
 			defer c.close()
 			c.stream(s.plan.streamTime)
+		})
+		idle := &client{name: fmt.Sprintf("extraidle%d", number), report: s.report, address: s.setup.extra}
+		s.extras.Go(func() {
+			defer idle.close()
+			idle.twice(2 * time.Second)
 		})
 		return
 	}
