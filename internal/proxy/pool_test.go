@@ -174,13 +174,21 @@ func TestBackendBusy(t *testing.T) {
 		if a := both.ask(t, get); a.status() != "200" {
 			t.Errorf("%+v", a)
 		}
+		eventually(t, patience, "only the second request has a connection", func() bool {
+			used := 0
+			for _, b := range both.backends() {
+				s := b.Pool.Stats()
+				used += s.Open - s.Idle
+			}
+			return used == 1
+		})
 	}
 	release()
 	first.message(false)
 	second.message(false)
-	g.settled() // the answer is out a moment before its connection is free
 	// A stale connection that must be replaced does not count twice.
 	for range 3 {
+		g.settled() // the answer is out a moment before its connection is free
 		if a := g.ask(t, get); a.status() != "200" {
 			t.Errorf("%+v", a)
 		}
