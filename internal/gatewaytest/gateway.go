@@ -227,3 +227,6 @@ func Metric(exposition, series string) float64 {
 	}
 	return -1
 }
+
+// NewMemory is an empty network for InMemory.
+func NewMemory() *conn.Memory { return conn.NewMemory() }

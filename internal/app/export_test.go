@@ -1,0 +1,28 @@
+package app
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// discard is a file that takes everything and keeps nothing.
+func discard(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// grepOf are the lines of an exposition that contain what.
+func grepOf(text, what string) (found []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.Contains(line, what) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
