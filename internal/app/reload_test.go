@@ -44,8 +44,10 @@ func TestReloadRefused(t *testing.T) {
 		{"duplicate listener", with(`entrypoints "a1" { address = "127.0.0.1:7001" }` + "\n" + `entrypoints "a2" { address = "127.0.0.1:7001" }`), []string{`"a2"`, `"a1"`, "both listen"}},
 		{"no such certificate", with(`entrypoints "b" { address = "127.0.0.1:0", tls { cert_file = "/none/a.pem", key_file = "/none/a.key" } }`), []string{"cert_file", "key_file", "does not exist"}},
 		{"occupied port", with(`entrypoints "b" { address = "` + taken.Addr().String() + `" }`), []string{"address already in use"}},
-		{"two at once", with(`entrypoints "b" { address = "127.0.0.1:0", header_timeout = "-3s", colour = 3 }` + "\nrouters \"q\" {\n rule = \"Path(`/q`)\"\n service = \"nobody\"\n}"),
-			[]string{"colour", "header_timeout"}},
+		{
+			"two at once", with(`entrypoints "b" { address = "127.0.0.1:0", header_timeout = "-3s", colour = 3 }` + "\nrouters \"q\" {\n rule = \"Path(`/q`)\"\n service = \"nobody\"\n}"),
+			[]string{"colour", "header_timeout"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := g.Config()

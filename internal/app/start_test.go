@@ -46,8 +46,10 @@ func TestStartErrors(t *testing.T) {
 		want []string
 	}{
 		{"no such file", "", []gatewaytest.Option{gatewaytest.FromFile(filepath.Join(dir, "absent.acl"))}, []string{"absent.acl", "no such file"}},
-		{"occupied port", entry + `entrypoints "second" { address = "` + taken.Addr().String() + `" }`, nil,
-			[]string{"second", taken.Addr().String(), "address already in use"}},
+		{
+			"occupied port", entry + `entrypoints "second" { address = "` + taken.Addr().String() + `" }`, nil,
+			[]string{"second", taken.Addr().String(), "address already in use"},
+		},
 		{"unreadable certificate", entry + `entrypoints "tls" {
 			address = "127.0.0.1:0"
 			tls { cert_file = "` + filepath.Join(dir, "none.pem") + `", key_file = "` + junk + `" }
@@ -62,8 +64,10 @@ func TestStartErrors(t *testing.T) {
 			auth_token_env = "SLUICE_TEST_NO_SUCH_VARIABLE"
 		}`, nil, []string{"SLUICE_TEST_NO_SUCH_VARIABLE"}},
 		{"listen override without web", entry, []gatewaytest.Option{gatewaytest.With(func(o *app.Options) { o.Listen = first })}, []string{"web"}},
-		{"access log that cannot be opened", entry + `observability { access_log { output = "` + filepath.Join(dir, "none", "access.log") + `" } }`, nil,
-			[]string{"access log", "access.log"}},
+		{
+			"access log that cannot be opened", entry + `observability { access_log { output = "` + filepath.Join(dir, "none", "access.log") + `" } }`, nil,
+			[]string{"access log", "access.log"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := gatewaytest.TryStart(t, tc.text, tc.opts...)
