@@ -48,6 +48,7 @@ func (c *serverConn) step(fd int) bool {
 		return true
 	}
 	if c.w == c.r {
+		c.idle()
 		c.freeIn()
 	}
 	return false

@@ -158,3 +158,23 @@ func TestPartialPreface(t *testing.T) {
 		<-done
 	})
 }
+
+// TestBodyBehindGrownBuffer has the rest of a body come after the buffer has grown for it: the connection must be ready
+// for the next request, also when that comes only after it was idle.
+func TestBodyBehindGrownBuffer(t *testing.T) {
+	eachMode(t, func(t *testing.T, m mode) {
+		site := serve(t, m, testClock(t), settings(exchange.HandlerFunc(echo)))
+		c := site.dial()
+		r := bufio.NewReader(c)
+		for i := range 3 {
+			head := fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 6000\r\n\r\n", i)
+			fmt.Fprintf(c, "%s%s", head, strings.Repeat("x", 4096-len(head))) // fills the first buffer
+			time.Sleep(20 * time.Millisecond)                                 // the rest is to come in a read of its own
+			fmt.Fprint(c, strings.Repeat("x", 6000-(4096-len(head))))
+			if a := readAnswer(t, r, ""); len(a.body) != 6000 {
+				t.Fatalf("round %d: %d bytes", i, len(a.body))
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+}
