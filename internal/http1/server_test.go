@@ -168,9 +168,9 @@ func TestBodyBehindGrownBuffer(t *testing.T) {
 		r := bufio.NewReader(c)
 		for i := range 3 {
 			head := fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 6000\r\n\r\n", i)
-			fmt.Fprintf(c, "%s%s", head, strings.Repeat("x", 4096-len(head))) // fills the first buffer
+			fmt.Fprintf(c, "%s%s", head, strings.Repeat("x", 4600-len(head))) // more than the first buffer
 			time.Sleep(20 * time.Millisecond)                                 // the rest is to come in a read of its own
-			fmt.Fprint(c, strings.Repeat("x", 6000-(4096-len(head))))
+			fmt.Fprint(c, strings.Repeat("x", 6000-(4600-len(head))))
 			if a := readAnswer(t, r, ""); len(a.body) != 6000 {
 				t.Fatalf("round %d: %d bytes", i, len(a.body))
 			}
