@@ -30,8 +30,12 @@ func TestOneLineAnExchange(t *testing.T) {
 		{"no route", site{rule: "Path(`/x`)"}, true, func(_ *testing.T, _ *gatewaytest.Gateway, _ *gatewaytest.Backend, c *gatewaytest.Client) {
 			c.Get("/")
 		}, 404, "rejected", "no_route"},
-		{"rate limit", site{middlewares: `"l"`, extra: `middlewares "l" { type = "rate-limit", rate = 1, burst = 0 }`}, true,
-			func(_ *testing.T, _ *gatewaytest.Gateway, _ *gatewaytest.Backend, c *gatewaytest.Client) { c.Get("/") }, 429, "rejected", "rate_limited"},
+		{
+			"rate limit",
+			site{middlewares: `"l"`, extra: `middlewares "l" { type = "rate-limit", rate = 1, burst = 0 }`},
+			true,
+			func(_ *testing.T, _ *gatewaytest.Gateway, _ *gatewaytest.Backend, c *gatewaytest.Client) { c.Get("/") }, 429, "rejected", "rate_limited",
+		},
 		{"malformed head", site{}, true, func(_ *testing.T, _ *gatewaytest.Gateway, _ *gatewaytest.Backend, c *gatewaytest.Client) {
 			c.Send("GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n")
 			c.Response()
