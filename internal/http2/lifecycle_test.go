@@ -249,6 +249,48 @@ func TestDrainIdle(t *testing.T) {
 	})
 }
 
+// A client that takes back nearly everything it asks for has to come again; one that sees most of it through has not.
+func TestResetBudget(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		for name, each := range map[string]int{"all": 1, "every third": 3} {
+			t.Run(name, func(t *testing.T) {
+				begun := make(chan struct{}, 1)
+				ended := make(chan struct{}, 1)
+				set := settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
+					if string(x.Request.Path) == "/quick" {
+						return answer(x, 200, "ok")
+					}
+					begun <- struct{}{}
+					<-x.Departed()
+					ended <- struct{}{}
+					return exchange.ErrDeparted
+				}))
+				set.MaxStreams = 2
+				f := start(t, m, set).framer(t)
+				id := uint32(1)
+				for n := range 4 * set.MaxStreams {
+					for range each - 1 {
+						f.headers(id, true, nil, ":path", "/quick")
+						f.want(fmt.Sprintf("HEADERS %d 200", id), fmt.Sprintf("DATA %d ok END", id))
+						id += 2
+					}
+					f.headers(id, true, nil)
+					within(t, 5*time.Second, fmt.Sprintf("exchange %d", n), begun)
+					_ = f.fr.WriteRSTStream(id, xhttp2.ErrCodeCancel)
+					within(t, 5*time.Second, fmt.Sprintf("departure %d", n), ended)
+					id += 2
+				}
+				if each == 1 {
+					f.want(fmt.Sprintf("GOAWAY %d NO_ERROR", id-2), "closed")
+					return
+				}
+				f.headers(id, true, nil, ":path", "/quick")
+				f.want(fmt.Sprintf("HEADERS %d 200", id), fmt.Sprintf("DATA %d ok END", id))
+			})
+		}
+	})
+}
+
 // A server that drains gently announces the end with the next response, not before.
 func TestDrainGently(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {

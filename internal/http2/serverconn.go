@@ -24,6 +24,10 @@ const (
 	connWindow   = 1 << 20
 )
 
+// resetsBorne is how many times MaxStreams a client may take back more streams than it sees through. Then it has to come
+// again over a new connection, so that the work that it causes for nothing has a bound (CVE-2023-44487).
+const resetsBorne = 4
+
 // drainGrace is how long a connection that began during a drain may take to send the request that it came for.
 const drainGrace = time.Second
 
@@ -45,6 +49,10 @@ type serverConn struct {
 
 	running sync.WaitGroup // streams
 
+	// takenBack counts the streams that the client reset before their answer was whole, less those that went well.
+	takenBack atomic.Int32
+	bearable  int32 // how many of them are borne
+
 	mu       sync.Mutex // guards all below
 	open     bool       // the preface has been read
 	draining bool
@@ -60,6 +68,7 @@ func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) { s.ServeConnWith(c
 func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) {
 	set := s.settings.Load()
 	sc := &serverConn{srv: s, info: c.Info(), wire: newWire(c, prefix), streams: make(map[*stream]struct{})}
+	sc.bearable = int32(resetsBorne * set.MaxStreams)
 	defer sc.wire.Close()
 	loop := sc.frameLoop(set)
 	if loop == nil {
@@ -188,6 +197,18 @@ func (c *serverConn) leave(st *stream) {
 	c.mu.Unlock()
 	st.resetting.Wait()
 	c.running.Done()
+}
+
+// judge counts a stream that has ended, and ends the connection of a client that has taken back too many.
+func (c *serverConn) judge(takenBack bool) {
+	switch {
+	case !takenBack:
+		if c.takenBack.Add(-1) < 0 {
+			c.takenBack.Add(1)
+		}
+	case c.takenBack.Add(1) == c.bearable:
+		c.goAway()
+	}
 }
 
 // end waits for the streams. Their clients are gone, which the clock's next visit tells them.

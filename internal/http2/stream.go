@@ -84,6 +84,7 @@ func (st *stream) serve() bool {
 		x.Fail(err)
 	}
 	st.guard.Disarm()
+	st.c.judge(st.gone() && !st.ours.Load() && !st.resp.done)
 	return st.resp.done && !st.resp.aborted && st.resp.err == nil
 }
 

@@ -35,7 +35,7 @@ func script(t *testing.T) *scripted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scripted{l: l, reached: make(chan struct{}, 16), ended: make(chan time.Time, 16)}
+	s := &scripted{l: l, reached: make(chan struct{}, 1024), ended: make(chan time.Time, 1024)}
 	s.running.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -346,7 +346,7 @@ func (s *site) empty(t *testing.T) {
 	var g map[string]float64
 	eventually(t, 5*time.Second, "all gauges are zero", func() bool {
 		g = s.gauges(t, "gateway_open_connections", "gateway_active_connections", "gateway_service_active_requests",
-			"gateway_backend_active_requests", "gateway_upstream_connections")
+			"gateway_backend_active_requests", `gateway_upstream_connections{service="backend",state="active"}`)
 		for _, v := range g {
 			if v != 0 {
 				return false

@@ -1,5 +1,6 @@
 // Answers every request with what was seen of it, and writes a line for each to standard output: id, status, request
 // line. The parser is as strict as it comes.
+import { createHash } from "node:crypto";
 import http from "node:http";
 
 const line = (req, status) =>
@@ -27,8 +28,10 @@ server.on("clientError", (err, socket) => {
 });
 server.on("upgrade", (req, socket) => {
   line(req, 101);
-  const accept = req.headers["x-test-accept"] ?? "";
-  socket.write(`HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: ${accept}\r\n\r\n`);
+  const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"; // RFC 6455 section 1.3
+  const accept = createHash("sha1").update(req.headers["sec-websocket-key"] + guid).digest("base64");
+  const head = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: websocket", `Sec-WebSocket-Accept: ${accept}`];
+  socket.write(head.join("\r\n") + "\r\n\r\n");
   socket.pipe(socket);
   socket.on("error", () => {});
 });
