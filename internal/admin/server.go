@@ -177,6 +177,9 @@ func (s *Server) retire(old *face, kept *socket) {
 	s.ending.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), retireTimeout)
 		defer cancel()
+		if old.socket != kept {
+			old.socket.drain(ctx)
+		}
 		old.front.end(ctx)
 	})
 }
@@ -213,6 +216,7 @@ func (s *Server) Close(ctx context.Context) {
 		f.socket.close()
 	}
 	for _, f := range faces {
+		f.socket.drain(ctx)
 		f.front.end(ctx)
 	}
 	s.ending.Wait()

@@ -13,15 +13,17 @@ import (
 )
 
 const (
-	maxConnections   = 256
-	headerTimeout    = 10 * time.Second // TLS handshake, request head
-	requestTimeout   = 30 * time.Second // head and body
-	responseTimeout  = 60 * time.Second
-	idleTimeout      = 60 * time.Second
-	retireTimeout    = 5 * time.Second
-	maxHeaderBytes   = 16 << 10
-	minAcceptBackoff = 5 * time.Millisecond
-	maxAcceptBackoff = time.Second
+	maxConnections  = 256
+	headerTimeout   = 10 * time.Second // TLS handshake, request head
+	requestTimeout  = 30 * time.Second // head and body
+	responseTimeout = 60 * time.Second
+	idleTimeout     = 60 * time.Second
+	retireTimeout   = 5 * time.Second
+	// lastRequestTimeout is how long a connection may take to bring its request when its socket closes.
+	lastRequestTimeout = time.Second
+	maxHeaderBytes     = 16 << 10
+	minAcceptBackoff   = 5 * time.Millisecond
+	maxAcceptBackoff   = time.Second
 )
 
 // socket is a listening socket. It outlives the front behind it: a change of settings loses no connection attempt.
@@ -32,10 +34,11 @@ type socket struct {
 	open     atomic.Int64
 	once     sync.Once
 	closed   chan struct{}
+	quiet    chan struct{} // closed when accept has returned: every connection has been handed on
 }
 
 func newSocket(l net.Listener, log *slog.Logger) *socket {
-	return &socket{listener: l, log: log, closed: make(chan struct{})}
+	return &socket{listener: l, log: log, closed: make(chan struct{}), quiet: make(chan struct{})}
 }
 
 func (s *socket) close() {
@@ -47,8 +50,19 @@ func (s *socket) close() {
 	})
 }
 
+// drain closes the socket and waits until the front has got what had been accepted: the front may end only then, or
+// it would turn those away who came last. Of a socket that accepts.
+func (s *socket) drain(ctx context.Context) {
+	s.close()
+	select {
+	case <-s.quiet:
+	case <-ctx.Done():
+	}
+}
+
 // accept hands connections to the front until the socket is closed. One too many is closed at once.
 func (s *socket) accept() {
+	defer close(s.quiet)
 	backoff := minAcceptBackoff
 	for {
 		c, err := s.listener.Accept()
@@ -73,13 +87,17 @@ func (s *socket) accept() {
 }
 
 // hand gives a connection to the front; when that is just being replaced, to the next one.
-func (s *socket) hand(c net.Conn) {
+func (s *socket) hand(c *counted) {
 	for {
 		f := s.front.Load()
+		f.open.Add(1)
+		c.front = f
 		select {
 		case f.handoff <- c:
 			return
 		case <-f.ended:
+			f.open.Add(-1)
+			c.front = nil
 			if s.front.Load() == f {
 				c.Close()
 				return
@@ -91,13 +109,19 @@ func (s *socket) hand(c net.Conn) {
 // counted is a connection that gives its place back when it closes.
 type counted struct {
 	net.Conn
-	open *atomic.Int64
-	once sync.Once
+	open  *atomic.Int64
+	front *front // has it; nil while nobody does
+	once  sync.Once
 }
 
 // Close closes the connection.
 func (c *counted) Close() error {
-	c.once.Do(func() { c.open.Add(-1) })
+	c.once.Do(func() {
+		c.open.Add(-1)
+		if c.front != nil {
+			c.front.open.Add(-1)
+		}
+	})
 	return c.Conn.Close()
 }
 
@@ -106,6 +130,7 @@ type front struct {
 	set     *settings
 	server  *http.Server
 	handoff chan net.Conn
+	open    atomic.Int64 // connections
 	ended   chan struct{}
 	once    sync.Once
 }
@@ -158,7 +183,25 @@ func (f *front) Addr() net.Addr { return (*net.TCPAddr)(nil) }
 // end lets requests finish until ctx ends, and closes every connection then.
 func (f *front) end(ctx context.Context) {
 	f.Close()
+	f.answerLast(ctx)
 	if f.server.Shutdown(ctx) != nil {
 		f.server.Close()
+	}
+}
+
+// answerLast ends idle connections and waits for the others to get their answer. The HTTP server's own shutdown would
+// drop a request that arrives during it, without a word. Connections that bring none are not waited for long.
+func (f *front) answerLast(ctx context.Context) {
+	f.server.SetKeepAlivesEnabled(false)
+	ctx, cancel := context.WithTimeout(ctx, lastRequestTimeout)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for f.open.Load() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
