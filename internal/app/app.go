@@ -159,9 +159,12 @@ func (a *App) addParts() {
 	a.group.Add(drain.Part{Name: "applier", Run: a.apply})
 }
 
-// Bound is the address of each entrypoint, and of management under its name.
+// Bound is the address of each entrypoint, and of management under its name; empty once everything has ended.
 func (a *App) Bound() map[string]string {
 	m := make(map[string]string)
+	if a.State() == string(stateStopped) {
+		return m
+	}
 	for _, s := range a.sockets.Stats() {
 		if s.Address != "" {
 			m[s.Name] = s.Address
