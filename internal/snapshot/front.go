@@ -44,18 +44,22 @@ func (f *Front) Keeps(g *Generation) bool { return f.kept.Load() == g }
 
 // acquire takes a reference to the generation that serves the next exchange; nil when there is none.
 func (f *Front) acquire() *Generation {
-	g := f.store.acquire()
-	if g == nil || g.entries[f.entrypoint] != nil {
-		return g
-	}
 	for {
-		k := f.kept.Load()
-		if k == nil {
+		g := f.store.acquire()
+		if g == nil || g.entries[f.entrypoint] != nil {
 			return g
 		}
+		k := f.kept.Load()
+		if k == nil {
+			if f.store.Current() == g {
+				return g
+			}
+			g.release() // a generation that knows the entrypoint has come, so what was kept has been let
+			continue
+		}
 		k.refs.Add(1)
+		g.release()
 		if f.kept.Load() == k {
-			g.release()
 			return k
 		}
 		k.release()
