@@ -54,6 +54,8 @@ func (g *gather) Interim(status int, _ *exchange.Fields) error {
 // ask bounds a dial.
 type ask struct{ ctx context.Context }
 
+func (ask) LastResort() bool { return false }
+
 func (a ask) DialContext() (context.Context, context.CancelFunc) { return context.WithCancel(a.ctx) }
 
 // backendMode is a kind of connection to a backend.

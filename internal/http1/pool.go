@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -52,6 +53,8 @@ type Pool struct {
 	open   int
 	closed bool
 	ticks  int
+	// since when every dial was refused; zero when the last one was not
+	refused time.Time
 }
 
 // NewPool returns an empty pool, which the clock visits until Close.
@@ -65,6 +68,9 @@ func NewPool(cfg PoolConfig, clock *conn.Clock) *Pool {
 // Dialing bounds a dial; it is asked only if one is needed.
 type Dialing interface {
 	DialContext() (context.Context, context.CancelFunc)
+	// LastResort reports whether the caller has nowhere else to go: a backend that refuses, as one that is just
+	// starting does, is then asked again for a moment.
+	LastResort() bool
 }
 
 // Get returns a connection: the one used last that is still good, or a new one. fresh insists on a new one.
@@ -80,14 +86,50 @@ func (p *Pool) Get(d Dialing, fresh bool) (*ClientConn, error) {
 	ctx, cancel := d.DialContext()
 	defer cancel()
 	c, err := p.dial(ctx)
+	for err != nil && p.outage(err) < startGrace && d.LastResort() && pause(ctx, startPause) {
+		c, err = p.dial(ctx)
+	}
 	if err != nil {
 		p.forget()
 		return nil, err
 	}
 	p.mu.Lock()
+	p.refused = time.Time{}
 	p.enter(c)
 	p.mu.Unlock()
 	return c, nil
+}
+
+// A backend that refuses is asked again every startPause, until it has refused for startGrace: a restart shows as a delay,
+// an outage is told at once.
+const (
+	startGrace = time.Second
+	startPause = 25 * time.Millisecond
+)
+
+// outage is for how long the backend has refused connections, given the latest failure.
+func (p *Pool) outage(err error) time.Duration {
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return startGrace
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refused.IsZero() {
+		p.refused = time.Now()
+	}
+	return time.Since(p.refused)
+}
+
+// pause waits; false when ctx has ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // enter adds to the busy connections. p.mu is held.

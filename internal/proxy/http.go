@@ -201,6 +201,9 @@ func (f *forward) DialContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(f.x.Context(), max(f.remaining(), 0))
 }
 
+// LastResort reports whether every other backend has been tried.
+func (f *forward) LastResort() bool { return f.p.backends.Exhausted(&f.tried) }
+
 // note adds the attempt to the record.
 func (f *forward) note(status int, code exchange.Code) {
 	f.x.Record.AddAttempt(exchange.Attempt{

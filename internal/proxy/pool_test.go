@@ -223,6 +223,14 @@ func TestKF_LB_12(t *testing.T) {
 				}
 			}
 		}
+		// The only backend starts while it is asked: the client sees a delay.
+		late := refusing(t)
+		g = newGateway(t, m, options{}, late)
+		up := time.AfterFunc(300*time.Millisecond, func() { backendAt(t, late, nil, replies(ok)) }) // how long it refuses
+		if a := g.ask(t, post); a.status() != "200" {
+			t.Errorf("starting: %+v", a)
+		}
+		up.Stop()
 		none := newGateway(t, m, options{}, refusing(t), refusing(t), refusing(t))
 		if a := none.ask(t, get); a.status() != "502" || !strings.Contains(a.body, "connect_failed") {
 			t.Errorf("%+v", a)

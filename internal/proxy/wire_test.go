@@ -239,7 +239,13 @@ func newBackend(t testing.TB, script func(p *peer)) *backend { return backendOn(
 // backendOn is newBackend behind TLS, unless cfg is nil.
 func backendOn(t testing.TB, cfg *tls.Config, script func(p *peer)) *backend {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return backendAt(t, "127.0.0.1:0", cfg, script)
+}
+
+// backendAt is backendOn at a given address.
+func backendAt(t testing.TB, addr string, cfg *tls.Config, script func(p *peer)) *backend {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}

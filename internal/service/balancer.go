@@ -121,6 +121,16 @@ func (b *Balancer) Pick(x *exchange.Exchange, tried *Tried) (Lease, error) {
 	return Lease{Backend: chosen, reg: b.reg, refusals: v.refusals.Load(), open: true}, nil
 }
 
+// Exhausted reports whether Pick would find nothing more than tried.
+func (b *Balancer) Exhausted(tried *Tried) bool {
+	for _, e := range b.live {
+		if !tried.has(e.index) && e.State() != Unhealthy {
+			return false
+		}
+	}
+	return true
+}
+
 // AppendStats appends one entry for each backend, in the order of the configuration.
 func (b *Balancer) AppendStats(dst []BackendStats) []BackendStats {
 	now := b.reg.now()

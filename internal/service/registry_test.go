@@ -158,6 +158,8 @@ func pemOf(c *x509.Certificate) []byte {
 // dialing puts no bound on a dial.
 type dialing struct{}
 
+func (dialing) LastResort() bool { return false }
+
 func (dialing) DialContext() (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.Background())
 }
