@@ -68,16 +68,19 @@ func (b *binding) start(c net.Conn) {
 	go b.serve(conn.NewPlain(c, conn.Info{Entrypoint: b.name}), o)
 }
 
-// sweepTime is how long a listener of the net package is given to hand out what waits in its queue: it cannot be asked
-// without waiting.
+// sweepTime is how long a listener of the net package is given to hand out each connection that waits in its queue: it
+// cannot be asked without waiting.
 const sweepTime = 5 * time.Millisecond
 
 func (a *plainAcceptor) sweep(_ *socket, b *binding) {
 	d, ok := a.ln.(interface{ SetDeadline(t time.Time) error })
-	if !ok || d.SetDeadline(time.Now().Add(sweepTime)) != nil {
+	if !ok {
 		return
 	}
 	for range DefaultMaxConnections {
+		if d.SetDeadline(time.Now().Add(sweepTime)) != nil {
+			return
+		}
 		c, err := a.ln.Accept()
 		if err != nil {
 			return
