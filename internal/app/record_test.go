@@ -72,12 +72,15 @@ func TestOneLineAnExchange(t *testing.T) {
 		}, 101, "upgraded", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel() // each waits for its line to be flushed
 			b := gatewaytest.NewBackend(t, "one")
 			if tc.backend {
 				tc.site.backends = []string{b.URL}
 			}
 			g := gatewaytest.Start(t, tc.site.String())
-			tc.do(t, g, b, gatewaytest.Dial(t, g.Addr("web")))
+			c := gatewaytest.Dial(t, g.Addr("web"))
+			tc.do(t, g, b, c)
+			_ = c.Close() // or the gateway waits for that
 			line := g.Lines.Next(t)
 			if line.Number("status") != tc.status || line.Text("outcome") != tc.outcome || tc.code != "" && line.Text("error_code") != tc.code {
 				t.Errorf("want %v %s %s, got %v", tc.status, tc.outcome, tc.code, line)
