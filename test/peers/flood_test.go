@@ -1,5 +1,7 @@
 package peers_test
 
+//lint:file-ignore SA1019 the transport of net/http cannot be held to one connection over clear text
+
 import (
 	"bufio"
 	"context"
