@@ -1,6 +1,6 @@
 package peers_test
 
-//lint:file-ignore SA1019 the transport of net/http cannot be held to one connection over clear text
+//lint:file-ignore SA1019 the foreign client is chosen for its own transport: it speaks without TLS over what we dial
 
 import (
 	"bufio"
