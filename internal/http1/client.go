@@ -63,7 +63,8 @@ type ClientConn struct {
 	nudged atomic.Bool
 	taken  atomic.Bool // its bytes are read by somebody else
 
-	idleAt int // the pool's tick at which the connection became idle
+	usedAt time.Duration // when it was put back
+	idleAt int           // the pool's tick at which the connection became idle
 
 	buf     []byte // response head, and what came with it
 	r, w    int

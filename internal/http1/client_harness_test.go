@@ -55,6 +55,7 @@ func (g *gather) Interim(status int, _ *exchange.Fields) error {
 type ask struct{ ctx context.Context }
 
 func (ask) LastResort() bool { return false }
+func (ask) Repeatable() bool { return false }
 
 func (a ask) DialContext() (context.Context, context.CancelFunc) { return context.WithCancel(a.ctx) }
 

@@ -201,6 +201,9 @@ func (f *forward) DialContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(f.x.Context(), max(f.remaining(), 0))
 }
 
+// Repeatable reports whether the request may be sent twice, if its body is here.
+func (f *forward) Repeatable() bool { return !f.streaming && repeatable(f.method) }
+
 // LastResort reports whether every other backend has been tried.
 func (f *forward) LastResort() bool { return f.p.backends.Exhausted(&f.tried) }
 

@@ -159,6 +159,7 @@ func pemOf(c *x509.Certificate) []byte {
 type dialing struct{}
 
 func (dialing) LastResort() bool { return false }
+func (dialing) Repeatable() bool { return false }
 
 func (dialing) DialContext() (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.Background())
