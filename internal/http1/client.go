@@ -239,7 +239,7 @@ func (c *ClientConn) space() []byte {
 		return *c.big
 	}
 	if c.buf == nil {
-		c.buf = make([]byte, smallBuffer)
+		c.buf = make([]byte, headBuffer)
 	}
 	if c.r > 0 { // interim heads that have been passed on
 		c.w = copy(c.buf, c.buf[c.r:c.w])

@@ -43,8 +43,9 @@ func (s *Server) Update(n *Settings) { s.settings.Store(n) }
 
 // Buffers. An idle connection holds none.
 const (
-	smallBuffer = 4 << 10  // a head, and a small body behind it
-	bigBuffer   = 64 << 10 // bodies
+	smallBuffer = 4 << 10   // a request head, and a small body behind it
+	headBuffer  = 16 << 10  // a response head, and what comes with it; each connection to a backend keeps one
+	bigBuffer   = 128 << 10 // bodies
 	// maxInline is the largest request body that is read whole before its request runs, if it is there already.
 	maxInline = 32 << 10
 )
