@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
 )
 
@@ -109,6 +110,18 @@ func (a *App) services() []admin.Service {
 	return all
 }
 
+// backendStats are the figures of every backend in force, none before the first generation.
+func (a *App) backendStats() (all []service.BackendStats) {
+	g := a.store.Current()
+	if g == nil {
+		return nil
+	}
+	for _, b := range g.Balancers() {
+		all = b.AppendStats(all)
+	}
+	return all
+}
+
 // measured are the numbers that other parts keep.
 func (a *App) measured() telemetry.Sources {
 	return telemetry.Sources{
@@ -118,25 +131,13 @@ func (a *App) measured() telemetry.Sources {
 			}
 		},
 		Backends: func(report func(string, bool, int64)) {
-			g := a.store.Current()
-			if g == nil {
-				return
-			}
-			for _, b := range g.Balancers() {
-				for _, e := range b.AppendStats(nil) {
-					report(e.ID, e.Healthy, e.Active)
-				}
+			for _, e := range a.backendStats() {
+				report(e.ID, e.Healthy, e.Active)
 			}
 		},
 		Upstream: func(report func(string, int64, int64)) {
-			g := a.store.Current()
-			if g == nil {
-				return
-			}
-			for _, b := range g.Balancers() {
-				for _, e := range b.AppendStats(nil) {
-					report(e.Service, int64(e.Idle), int64(e.Open-e.Idle))
-				}
+			for _, e := range a.backendStats() {
+				report(e.Service, int64(e.Idle), int64(e.Open-e.Idle))
 			}
 		},
 		Certificates: func(report func(string, time.Time)) {

@@ -22,3 +22,13 @@ type event struct {
 	path   string // real and absolute; "" when lost
 	change change
 }
+
+// send hands an event over; it is false once the notifier is closed.
+func (n *notifier) send(ev event) bool {
+	select {
+	case n.events <- ev:
+		return true
+	case <-n.done:
+		return false
+	}
+}

@@ -124,15 +124,6 @@ func (n *notifier) run() {
 	}
 }
 
-func (n *notifier) send(ev event) bool {
-	select {
-	case n.events <- ev:
-		return true
-	case <-n.done:
-		return false
-	}
-}
-
 // translate is false for what does not matter.
 func (n *notifier) translate(wd int32, mask uint32, name string) (event, bool) {
 	if mask&unix.IN_Q_OVERFLOW != 0 {

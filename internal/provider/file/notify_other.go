@@ -84,15 +84,6 @@ func (n *notifier) run() {
 	}
 }
 
-func (n *notifier) send(ev event) bool {
-	select {
-	case n.events <- ev:
-		return true
-	case <-n.done:
-		return false
-	}
-}
-
 // close ends run and frees the descriptors. Events that nobody has received are dropped.
 func (n *notifier) close() {
 	close(n.done)
