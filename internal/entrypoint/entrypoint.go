@@ -167,7 +167,8 @@ func (s *Set) Stats() []Stats {
 }
 
 // Drain stops accepting and tells every connection to end. Prompt takes what waits in the queues of the listening
-// sockets first, so that no client that has been promised a connection is reset. Gentle is for a process whose
+// sockets first, and who is just connecting, for up to a second, so that no client that has been promised a connection
+// is reset. Gentle is for a process whose
 // sockets have been handed over (Files): it closes its own copies and leaves the queues, and unix paths, to the new
 // owner. A plan under way is aborted, or finished if it was committed. No plan is accepted afterwards.
 func (s *Set) Drain(mode drain.Mode) {
@@ -182,13 +183,17 @@ func (s *Set) Drain(mode drain.Mode) {
 	live := s.bindings()
 	table := s.table
 	s.mu.Unlock()
+	var wg sync.WaitGroup
 	for _, b := range table {
-		if mode == drain.Gentle {
-			b.sock.leave()
-		} else {
-			b.sock.retire(b)
-		}
+		wg.Go(func() {
+			if mode == drain.Gentle {
+				b.sock.leave()
+			} else {
+				b.sock.retire(b)
+			}
+		})
 	}
+	wg.Wait()
 	for _, b := range live {
 		b.live.Drain(mode)
 	}

@@ -1,5 +1,8 @@
 package entrypoint
 
+// HandshakeTime is how long a client that is connecting may hold the removal of an address.
+const HandshakeTime = handshakeTime
+
 // ParseAddress gives the key and what would be bound.
 func ParseAddress(text string) (key, network, literal string, err error) {
 	a, err := parseAddress(text, "e")

@@ -72,6 +72,8 @@ func (b *binding) start(c net.Conn) {
 // cannot be asked without waiting.
 const sweepTime = 5 * time.Millisecond
 
+func (a *plainAcceptor) refuse(*socket) bool { return false }
+
 func (a *plainAcceptor) sweep(_ *socket, b *binding) {
 	d, ok := a.ln.(interface{ SetDeadline(t time.Time) error })
 	if !ok {

@@ -291,15 +291,19 @@ func (p *Plan) retire(from, to map[string]*binding, bound time.Duration) {
 	for _, b := range to {
 		kept[b.sock] = true
 	}
+	var wg sync.WaitGroup
 	for name, b := range from {
 		if to[name] == b {
 			continue
 		}
-		if !kept[b.sock] {
-			b.sock.retire(b)
-		}
-		p.set.retire(b, bound)
+		wg.Go(func() {
+			if !kept[b.sock] {
+				b.sock.retire(b)
+			}
+			p.set.retire(b, bound)
+		})
 	}
+	wg.Wait()
 }
 
 // retire tells the connections of a binding that is out of the table to drain.

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -41,7 +40,6 @@ type rawAcceptor struct {
 	accept rawAccept
 	local  netip.AddrPort // invalid: to be asked for, since the socket listens on every address
 	onStep func(uintptr) bool
-	muted  atomic.Bool // the filter of sweep is about to be attached
 
 	// state of the accept loop
 	s     *socket
@@ -119,9 +117,6 @@ func (a *rawAcceptor) take(fd int, b *binding) syscall.Errno {
 		_ = unix.Close(c)
 		return 0
 	}
-	if a.muted.Load() { // a connection that was completed meanwhile has the filter too, and would hear nothing
-		_ = unix.SetsockoptInt(c, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-	}
 	local := a.local
 	if !local.IsValid() {
 		local = localAddr(c)
@@ -140,17 +135,32 @@ func transient(e syscall.Errno) bool {
 	return false
 }
 
-// dropAll is a packet filter that accepts nothing.
-var dropAll = unix.SockFprog{Len: 1, Filter: &unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+// dropSYN is a packet filter for TCP that lets everything pass but what opens a connection. Established connections
+// inherit it, and it does nothing to them.
+var dropSYN = []unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13}, // the flags, RFC 9293 section 3.1
+	{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: 0x02},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+}
 
-// sweep first makes the kernel drop what arrives at the listening socket: a client that connects now tries again
-// shortly and is refused then, instead of being connected and reset. A socket that others hold too is left as it is.
-func (a *rawAcceptor) sweep(s *socket, b *binding) {
+// refuse makes the kernel drop what opens a connection: a client that connects now tries again shortly and is refused
+// then, instead of being connected and reset. Handshakes under way go on. A socket that others hold too is left as it
+// is.
+func (a *rawAcceptor) refuse(s *socket) bool {
+	if s.addr.path != "" || s.inherited || s.passedOn.Load() {
+		return false
+	}
+	var err error
+	cerr := a.rc.Control(func(fd uintptr) {
+		filter := unix.SockFprog{Len: uint16(len(dropSYN)), Filter: &dropSYN[0]}
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &filter)
+	})
+	return cerr == nil && err == nil
+}
+
+func (a *rawAcceptor) sweep(_ *socket, b *binding) {
 	_ = a.rc.Control(func(fd uintptr) {
-		if s.addr.path == "" && !s.inherited && !s.passedOn.Load() {
-			a.muted.Store(true)
-			_ = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &dropAll) // best effort
-		}
 		for range sweepMax {
 			if errno := a.take(int(fd), b); errno != 0 && !transient(errno) {
 				return

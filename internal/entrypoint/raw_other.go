@@ -19,3 +19,6 @@ func bindKernel(s *socket, _ int, _ bool, _ rawAccept) error {
 	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
 	return s.bindPlain(context.Background(), lc.Listen)
 }
+
+// handshaking is of use only to acceptors that can refuse.
+func handshaking(uint16) (bool, error) { return false, nil }

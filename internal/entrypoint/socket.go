@@ -13,6 +13,8 @@ import (
 type acceptor interface {
 	// run hands connections to the socket's owner until the acceptor is closed.
 	run(s *socket)
+	// refuse lets no new client connect, while those that are connecting still may. False: it cannot.
+	refuse(s *socket) bool
 	// sweep gives b what waits in the queue.
 	sweep(s *socket, b *binding)
 	// file is a copy of the descriptor.
@@ -84,10 +86,32 @@ func (s *socket) await() *binding {
 	}
 }
 
-// retire closes the socket after b has got what waits in its queue.
+// handshakeTime bounds the wait for clients that are connecting to a socket that is about to be closed, and
+// handshakePause is how often they are looked for. The wait is as long as the longest round trip to one of them, and
+// reaches its bound only when one does not answer.
+const (
+	handshakeTime  = time.Second
+	handshakePause = time.Millisecond
+)
+
+// retire closes the socket after b has got everything that clients know as connected: what waits in the queue, and
+// the connections whose last packet of the handshake has not arrived yet.
 func (s *socket) retire(b *binding) {
+	refused := false
 	for _, a := range s.acceptors {
-		a.sweep(s, b)
+		refused = a.refuse(s) || refused
+	}
+	for end := time.Now().Add(handshakeTime); ; time.Sleep(handshakePause) {
+		some := false
+		if t, ok := s.bound.(*net.TCPAddr); refused && ok {
+			some, _ = handshaking(uint16(t.Port)) // without an answer there is nothing to wait for
+		}
+		for _, a := range s.acceptors {
+			a.sweep(s, b)
+		}
+		if !some || time.Now().After(end) {
+			break
+		}
 	}
 	s.close(true)
 }
