@@ -49,6 +49,7 @@ func (b *binding) leave() {
 
 // serve is a connection's goroutine. Servers close what they serve; closing again covers every other way out.
 func (b *binding) serve(c conn.Conn, o *Options) {
+	growStack()
 	defer b.leave()
 	defer func() { _ = c.Close() }()
 	defer b.recover(c)

@@ -66,8 +66,10 @@ type ClientConn struct {
 	usedAt time.Duration // when it was put back
 	idleAt int           // the pool's tick at which the connection became idle
 
-	buf     []byte // response head, and what came with it
+	in      readBuffer // response head, and what came with it; then the body
 	r, w    int
+	headAt  int // where the final head begins
+	bodyAt  int // where body bytes are read to
 	head    head
 	dec     chunked
 	rest    int64
@@ -83,7 +85,6 @@ type ClientConn struct {
 	request   requestInfo
 	phase     int
 	err       error
-	big       *[]byte
 	trailers  *exchange.Fields
 	rawBody   bool
 	passed    bool // the sink has been given something
@@ -233,30 +234,19 @@ func (c *ClientConn) readError(err error) error {
 // space is where the next bytes go.
 func (c *ClientConn) space() []byte {
 	if c.phase == stepBody {
-		if c.big == nil {
-			c.big = bigPool.Get().(*[]byte)
-		}
-		return *c.big
-	}
-	if c.buf == nil {
-		c.buf = make([]byte, headBuffer)
+		return c.bodySpace()
 	}
 	if c.r > 0 { // interim heads that have been passed on
-		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.w = copy(c.in.buf, c.in.buf[c.r:c.w])
 		c.r = 0
 	}
-	if c.w == len(c.buf) {
-		grown := make([]byte, 2*len(c.buf))
-		copy(grown, c.buf)
-		c.buf = grown
-	}
-	return c.buf[c.w:]
+	return c.in.room(c.w, 1, c.raw != nil)
 }
 
 // take uses n bytes just read; true ends the step.
 func (c *ClientConn) take(n int) bool {
 	if c.phase == stepBody {
-		return c.bodyBytes((*c.big)[:n])
+		return c.bodyBytes(c.in.buf[c.bodyAt : c.bodyAt+n])
 	}
 	c.w += n
 	c.answered = true
@@ -269,7 +259,7 @@ const maxInterim = 64
 // headBytes parses the head, passing over interim ones.
 func (c *ClientConn) headBytes() bool {
 	for {
-		ok, perr := c.head.parse(c.buf[c.r:c.w], c.fields, responseLimits, false)
+		ok, perr := c.head.parse(c.in.buf[c.r:c.w], c.fields, responseLimits, false)
 		if perr != nil {
 			c.err = fmt.Errorf("%w: %v", ErrBadResponse, perr.Err)
 			if perr.Err == nil {
@@ -303,8 +293,13 @@ func (c *ClientConn) headBytes() bool {
 // frame decides how the body ends (RFC 9112 §6.3).
 func (c *ClientConn) frame() {
 	h := &c.head
-	c.upgrade = h.upgrade.of(c.buf[c.r:c.w])
+	if h.status == 101 { // its connection is kept for long
+		c.unshare()
+	}
+	c.upgrade = h.upgrade.of(c.in.buf[c.r:c.w])
+	c.headAt = c.r
 	c.r += h.end
+	c.bodyAt = c.r
 	c.keep = c.keep && !h.close && (h.proto == exchange.HTTP11 || h.keep)
 	switch {
 	case h.status == 101:
@@ -350,7 +345,7 @@ func (c *ClientConn) CopyBody(sink BodySink, rawBody bool, t *exchange.Fields) e
 	}
 	c.phase = stepBody
 	if c.r < c.w {
-		if c.bodyBytes(c.buf[c.r:c.w]) {
+		if c.bodyBytes(c.in.buf[c.r:c.w]) {
 			return c.finishCopy(c.err)
 		}
 		if !c.passed { // less than a chunk's size line came with the head, which must not wait for the rest
@@ -363,10 +358,6 @@ func (c *ClientConn) CopyBody(sink BodySink, rawBody bool, t *exchange.Fields) e
 }
 
 func (c *ClientConn) finishCopy(err error) error {
-	if c.big != nil {
-		bigPool.Put(c.big)
-		c.big = nil
-	}
 	if err != nil {
 		c.keep = false
 	}
@@ -476,7 +467,7 @@ func (c *ClientConn) waitRest() error {
 
 // Takeover gives the connection up after a 101. What came behind the head is read first. Release closes it.
 func (c *ClientConn) Takeover() conn.Conn {
-	pre := append([]byte(nil), c.buf[c.r:c.w]...)
+	pre := append([]byte(nil), c.in.buf[c.r:c.w]...)
 	c.taken.Store(true)
 	return conn.WithPrefix(c.c, pre)
 }
@@ -534,8 +525,6 @@ func (c *ClientConn) Release(reuse bool) {
 			_ = c.waitRest()
 		}
 	}
-	if len(c.buf) > bigBuffer {
-		c.buf = nil
-	}
+	c.in.free()
 	c.pool.put(c, reuse && c.keep && c.done && !c.cut.Load())
 }

@@ -20,6 +20,7 @@ func (c *ClientConn) clientStep(fd int) bool {
 		n, e := conn.TryRead(fd, space)
 		switch {
 		case e == syscall.EAGAIN:
+			c.unshare()
 			return false
 		case e != 0:
 			c.err = c.readError(os.NewSyscallError("read", e))
@@ -35,6 +36,7 @@ func (c *ClientConn) clientStep(fd int) bool {
 		// After a short read the socket is empty, and what comes next wakes us. An end of stream that came together with
 		// these bytes does not: where that is how the body ends we look again at once, elsewhere the pool's visit finds it.
 		if n < len(space) && c.phase == stepBody && c.ends != endsClose {
+			c.unshare()
 			return false
 		}
 	}

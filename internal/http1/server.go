@@ -44,8 +44,10 @@ func (s *Server) Update(n *Settings) { s.settings.Store(n) }
 // Buffers. An idle connection holds none.
 const (
 	smallBuffer = 4 << 10   // a request head, and a small body behind it
-	headBuffer  = 16 << 10  // a response head, and what comes with it; each connection to a backend keeps one
-	bigBuffer   = 128 << 10 // bodies
+	bigBuffer   = 128 << 10 // bodies, and what a backend answers
+	plainBuffer = 32 << 10  // what a backend answers, when it is waited for with the buffer in hand: more than a TLS record
+	minBodyRead = 16 << 10  // a body is not read in smaller pieces, if there is more
+	maxOwn      = 16 << 10  // a connection to a backend keeps a head's buffer of up to this size
 	// maxInline is the largest request body that is read whole before its request runs, if it is there already.
 	maxInline = 32 << 10
 )
@@ -53,6 +55,7 @@ const (
 var (
 	smallPool = sync.Pool{New: func() any { b := make([]byte, smallBuffer); return &b }}
 	bigPool   = sync.Pool{New: func() any { b := make([]byte, bigBuffer); return &b }}
+	plainPool = sync.Pool{New: func() any { b := make([]byte, plainBuffer); return &b }}
 	outPool   = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
 	xPool     = sync.Pool{New: func() any { return new(exchange.Exchange) }}
 )

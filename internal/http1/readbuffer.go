@@ -1,0 +1,92 @@
+package http1
+
+// readBuffer is where a connection to a backend reads. While there is something to read that is a large buffer from a
+// pool, so that a whole answer takes one system call; what must outlast a wait lies in a small one of the connection.
+type readBuffer struct {
+	buf    []byte
+	shared *[]byte // buf, when it is a pool's
+	large  bool    // shared is bigPool's
+	own    []byte  // kept from one exchange to the next
+}
+
+// minOwn is the least size of a buffer of a connection's own.
+const minOwn = 1 << 10
+
+// room returns the space behind the first w bytes, at least n of it. A buffer is taken only now; large tells which.
+func (b *readBuffer) room(w, n int, large bool) []byte {
+	if b.buf == nil {
+		b.large = large
+		if large {
+			b.shared = bigPool.Get().(*[]byte)
+		} else {
+			b.shared = plainPool.Get().(*[]byte)
+		}
+		b.buf = *b.shared
+	}
+	if len(b.buf)-w < n {
+		grown := make([]byte, max(2*len(b.buf), w+n))
+		copy(grown, b.buf[:w])
+		b.giveBack()
+		b.buf, b.own = grown, grown
+	}
+	return b.buf[w:]
+}
+
+// unshare copies buf[from:to] to the connection's own buffer, gives a shared one back, and returns the copy. Nothing
+// kept leaves no buffer at all.
+func (b *readBuffer) unshare(from, to int) []byte {
+	if from == to {
+		b.giveBack()
+		return nil
+	}
+	if len(b.own) < to-from {
+		b.own = make([]byte, max(minOwn, to-from))
+	}
+	n := copy(b.own, b.buf[from:to])
+	b.giveBack()
+	b.buf = b.own
+	return b.own[:n]
+}
+
+// giveBack returns a shared buffer.
+func (b *readBuffer) giveBack() {
+	switch {
+	case b.shared == nil:
+	case b.large:
+		bigPool.Put(b.shared)
+	default:
+		plainPool.Put(b.shared)
+	}
+	b.buf, b.shared = nil, nil
+}
+
+// free gives everything back but a small buffer.
+func (b *readBuffer) free() {
+	b.giveBack()
+	if len(b.own) > maxOwn {
+		b.own = nil
+	}
+}
+
+// unshare leaves the shared buffer before a wait that may be long.
+func (c *ClientConn) unshare() {
+	switch {
+	case c.in.shared == nil:
+	case c.phase == stepBody:
+		c.fields.Rebase(c.in.unshare(c.headAt, c.headAt+c.head.end))
+		c.in.buf, c.bodyAt = nil, 0
+	default: // part of a head, or a head that is the last one and what came behind it
+		c.in.unshare(c.r, c.w)
+		c.r, c.w = 0, c.w-c.r
+		c.fields.Rebase(c.in.buf)
+	}
+}
+
+// bodySpace is where body bytes are read to: behind the head, as long as that lies in a shared buffer.
+func (c *ClientConn) bodySpace() []byte {
+	if c.in.buf != nil && len(c.in.buf)-c.bodyAt < minBodyRead {
+		c.fields.Rebase(c.in.unshare(c.headAt, c.headAt+c.head.end))
+		c.in.buf, c.bodyAt = nil, 0
+	}
+	return c.in.room(c.bodyAt, 1, c.raw != nil)
+}
