@@ -1,8 +1,8 @@
 package entrypoint
 
-// stackReserve makes a stack of 8 KiB, as deep as it gets while a request is served. A goroutine begins with
+// stackReserve makes a stack of 4 KiB, about as deep as it gets while a request is served. A goroutine begins with
 // 2 KiB, and each doubling on the way copies the stack and walks every frame on it.
-const stackReserve = 3584
+const stackReserve = 1280
 
 // growStack makes the stack large enough at once, while there is nothing on it yet.
 //

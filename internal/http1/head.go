@@ -212,7 +212,7 @@ func (h *head) field(b []byte, f *exchange.Fields, lim Limits) (int, *exchange.E
 		return -1, refuse(431, exchange.CodeHeaderTooLarge, "Too many request header fields")
 	}
 	f.AppendLine(l)
-	return next, h.note(l.ID, b, l)
+	return next, h.note(b, &l)
 }
 
 // parseLine parses the field line at offset at; a zero line means the empty line. The line is known to be followed
@@ -253,9 +253,9 @@ func parseLine(b []byte, at int) (l exchange.RawLine, next int, why string) {
 }
 
 // note takes what matters for framing and connection handling out of one field.
-func (h *head) note(id exchange.FieldID, b []byte, l exchange.RawLine) *exchange.Error {
+func (h *head) note(b []byte, l *exchange.RawLine) *exchange.Error {
 	v := b[l.Value:l.ValueEnd]
-	switch id {
+	switch l.ID {
 	case exchange.FieldHost:
 		if h.hasHost {
 			return badHead("more than one Host")

@@ -64,7 +64,10 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 	return err
 }
 
-// recycle makes f ready for another exchange.
+// recycle makes f ready for another exchange. Inlined it would keep room for another forward on the stack while the
+// backend is waited for.
+//
+//go:noinline
 func (f *forward) recycle() {
 	out := f.out[:0]
 	if cap(out) > maxPooledOut {

@@ -125,7 +125,10 @@ func (g *Generation) end(x *exchange.Exchange, m *telemetry.Meter) {
 	}
 }
 
-// identify finds out who asks, and gives the request its id.
+// identify finds out who asks, and gives the request its id. Its frame shall be gone while the handlers run, so that
+// the whole of a walk fits into the stack that a connection has.
+//
+//go:noinline
 func (f *Front) identify(g *Generation, x *exchange.Exchange) {
 	x.Record.Entrypoint = f.entrypoint
 	if e := g.entries[f.entrypoint]; e != nil && len(e.trusted.prefixes) > 0 {
@@ -146,7 +149,9 @@ func (idHook) ResponseHead(x *exchange.Exchange) {
 	}
 }
 
-// route finds the router, by the normal form of the path.
+// route finds the router, by the normal form of the path. Not inlined for the reason that identify has.
+//
+//go:noinline
 func (f *Front) route(g *Generation, x *exchange.Exchange) (*plan, error) {
 	e := g.entries[f.entrypoint]
 	if e == nil { // the entrypoint was removed longer ago than its connections may take to drain
