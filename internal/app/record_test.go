@@ -200,8 +200,8 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// TestAllBackendsDown: the router stays and says so (KF-LB-08, KF-CFG-04); no request comes to an unproven backend that
-// fails its first check (KF-LB-05).
+// TestAllBackendsDown: the router stays and says so (KF-LB-08, KF-CFG-04); the first check comes at once, and a backend that
+// fails it gets nothing more (KF-LB-05).
 func TestAllBackendsDown(t *testing.T) {
 	b := gatewaytest.NewBackend(t, "one")
 	b.SetHealthy(false)
