@@ -78,6 +78,19 @@ var rooms = map[string][]string{
 	"internal/archtest":    {},
 }
 
+// deciders are the files whose functions say yes or no about an actor. They take and give values, so that our own data
+// plane, the adapter for another proxy, explain and tests ask the same code: beside the standard library they import
+// only the rooms listed, whatever else their room may import.
+var deciders = map[string][]string{
+	"internal/actor/ref.go":       {},
+	"internal/actor/identity.go":  {},
+	"internal/actor/target.go":    {},
+	"internal/egress/host.go":     {},
+	"internal/egress/policy.go":   {},
+	"internal/egress/rules.go":    {},
+	"internal/egress/validate.go": {"internal/actor"},
+}
+
 // anyRoom in a value of rooms allows every room.
 const anyRoom = "*"
 
