@@ -75,6 +75,7 @@ var rooms = map[string][]string{
 	// Test support; refused to everything above by onlyForTests.
 	"internal/gatewaytest": {anyRoom},
 	"internal/http1test":   {},
+	"internal/storetest":   {"internal/store"},
 	"internal/archtest":    {},
 }
 
@@ -85,6 +86,7 @@ var deciders = map[string][]string{
 	"internal/actor/ref.go":       {},
 	"internal/actor/identity.go":  {},
 	"internal/actor/target.go":    {},
+	"internal/devplane/state.go":  {},
 	"internal/egress/host.go":     {},
 	"internal/egress/policy.go":   {},
 	"internal/egress/rules.go":    {},
@@ -95,7 +97,7 @@ var deciders = map[string][]string{
 const anyRoom = "*"
 
 // onlyForTests lists rooms that no shipped package may import.
-var onlyForTests = []string{"internal/gatewaytest", "internal/http1test", "internal/archtest"}
+var onlyForTests = []string{"internal/gatewaytest", "internal/http1test", "internal/storetest", "internal/archtest"}
 
 // testTrees are folders whose packages drive the product from outside: they may
 // import any room and are not part of the table.
