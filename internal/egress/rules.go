@@ -194,7 +194,8 @@ type TLSRule struct {
 }
 
 // TLSRules lists what applies to TLS on one port, the most specific first, and the same in every run: names, then
-// wildcards, then "*". It is what a tunnel takes with it, for ChooseTLS.
+// wildcards, then "*". It is what a tunnel takes with it to where only ChooseTLS is at hand, and costs as much as the policy is
+// long; who has the Rules asks TLS.
 func (r *Rules) TLSRules(port uint16) []TLSRule {
 	if r == nil || port == 0 {
 		return nil
