@@ -107,7 +107,7 @@ func (a *Authority) newCA(now time.Time) (*ca, error) {
 	if err != nil {
 		return nil, err
 	}
-	number := serial()
+	number := newSerial()
 	t := &x509.Certificate{
 		SerialNumber:          number,
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%s %x", a.options.Name, number.Bytes()[:4])},
@@ -175,7 +175,7 @@ func (a *Authority) Activate() error {
 // crossCertificate certifies the key and the subject of one CA by another.
 func crossCertificate(by, of *ca) ([]byte, error) {
 	t := *of.cert
-	t.SerialNumber = serial()
+	t.SerialNumber = newSerial()
 	t.NotBefore = later(by.cert.NotBefore, of.cert.NotBefore)
 	t.NotAfter = sooner(by.cert.NotAfter, of.cert.NotAfter)
 	t.MaxPathLen, t.MaxPathLenZero = 0, true

@@ -58,7 +58,7 @@ func (l Leaf) template(public crypto.PublicKey, issuer *x509.Certificate, now ti
 		return nil, err
 	}
 	t := &x509.Certificate{
-		SerialNumber:          serial(),
+		SerialNumber:          newSerial(),
 		NotBefore:             later(now.Add(-l.Backdate), issuer.NotBefore),
 		NotAfter:              sooner(now.Add(l.Life), issuer.NotAfter),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
@@ -101,8 +101,8 @@ func keyID(public crypto.PublicKey) ([]byte, error) {
 	return sum[:20], nil
 }
 
-// serial makes a serial number of 127 random bits: positive, and unpredictable, RFC 5280 section 4.1.2.2.
-func serial() *big.Int {
+// newSerial makes a serial number with 126 random bits: positive, and unpredictable, RFC 5280 section 4.1.2.2.
+func newSerial() *big.Int {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	b[0] = b[0]&0x7f | 0x40
