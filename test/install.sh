@@ -3,7 +3,8 @@
 # when everything is there already:
 #
 #   Debian  nginx, apache2-bin, curl: other people's HTTP parsers and clients
-#           (only the programs: no service is left running or enabled)
+#           (only the programs: no service is left running or enabled);
+#           protoc with its standard imports, to generate api again
 #   Python  openai, in .cache/venv:   the official client, as users run it
 #   Node    openai, in .cache/node:   the same for JavaScript
 #
@@ -28,6 +29,7 @@ have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 packages=()
 have nginx || packages+=(nginx)
 have apache2 || packages+=(apache2-bin)
+have protoc && [ -e /usr/include/google/protobuf/timestamp.proto ] || packages+=(protobuf-compiler libprotobuf-dev)
 have curl || packages+=(curl ca-certificates)
 have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo
 have python3 || packages+=(python3)
@@ -70,7 +72,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
 		fi
 	fi
 fi
-for program in nginx apache2 curl python3 node npm; do
+for program in nginx apache2 curl python3 node npm protoc; do
 	have "$program" || problem "$program"
 done
 

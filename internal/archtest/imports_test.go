@@ -30,6 +30,26 @@ func TestImportTable(t *testing.T) {
 	}
 }
 
+func TestDecidersArePure(t *testing.T) {
+	found := 0
+	for _, s := range shipped(t) {
+		allowed, decides := deciders[s.file]
+		if !decides {
+			continue
+		}
+		found++
+		for _, imported := range s.imports() {
+			first, _, _ := strings.Cut(imported, "/")
+			if room := roomOf(imported); strings.Contains(first, ".") && (room == "" || !slices.Contains(allowed, room)) {
+				t.Errorf("%s decides, and may not import %s (allowed: %s)", s.file, imported, strings.Join(allowed, " "))
+			}
+		}
+	}
+	if found != len(deciders) {
+		t.Errorf("%d of the %d files in deciders exist", found, len(deciders))
+	}
+}
+
 // The table itself must be a descent: a cycle would allow two rooms to know
 // each other as soon as both exist.
 func TestImportTableHasNoCycle(t *testing.T) {

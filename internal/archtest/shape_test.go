@@ -139,9 +139,12 @@ func functionKey(room string, f *ast.FuncDecl) string {
 	return room + "." + f.Name.Name
 }
 
-// Registries filled by init make the list of built-ins depend on who was linked.
+// Registries filled by init make the list of built-ins depend on who was linked. Generated messages cannot do without.
 func TestNoInit(t *testing.T) {
 	for _, s := range shipped(t) {
+		if s.generated() {
+			continue
+		}
 		for _, decl := range s.tree.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
 				t.Errorf("%s: func init: give the value to a constructor instead", s.fset.Position(f.Pos()))

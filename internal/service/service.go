@@ -1,7 +1,8 @@
 // Package service is named destinations: the backends of a service, which of them takes an exchange, whether they are
 // healthy, and the connection pools that reach them. The Registry and the Checker live as long as the process and
-// hold what a reload must not lose: health, counts and pools. A Balancer lives as long as its generation and hands
-// out Leases, which last one attempt. The package moves no request or response byte, and knows no route.
+// hold what a reload must not lose: health, counts and pools, as does a Lot, in which requests wait for what has to be
+// woken first. A Balancer lives as long as its generation and hands out Leases, which last one attempt. The package moves
+// no request or response byte, and knows no route.
 package service
 
 import (

@@ -1,0 +1,103 @@
+// Package control is where the messages of the control plane and the plain types of the product meet: it translates, and
+// decides nothing. It is the only importer of the packages below api, and, with the rooms that speak to other programs in
+// their own protocols, of gRPC. Everything in it so far is a function of its arguments.
+package control
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-proxy/sluice/api/ateapi"
+	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/egress"
+)
+
+// DecodePolicy translates a policy. One that holds a field this program does not know, in whatever message of it, is
+// refused as a whole with actor.Faults, each naming the place below field: earlier generations used the same messages with
+// other meanings, and what is not understood may have been written to forbid something. It is not checked otherwise:
+// that is the task of egress.Policy.Validate and egress.Compile. A nil policy is the zero one.
+func DecodePolicy(field string, p *ateapi.EgressPolicy) (egress.Policy, error) {
+	var unknown actor.Faults
+	findUnknown(&unknown, field, p.ProtoReflect())
+	if err := unknown.Err(); err != nil {
+		return egress.Policy{}, err
+	}
+	out := egress.Policy{Name: p.GetMetadata().GetName(), Atespace: p.GetMetadata().GetAtespace()}
+	for _, r := range p.GetRules() {
+		out.Rules = append(out.Rules, decodeRule(r))
+	}
+	return out, nil
+}
+
+func decodeRule(r *ateapi.EgressRule) egress.Rule {
+	switch w := r.GetRule().(type) {
+	case *ateapi.EgressRule_Http:
+		return egress.Rule{HTTP: decodeWeb(w.Http)}
+	case *ateapi.EgressRule_Https:
+		return egress.Rule{HTTPS: decodeWeb(w.Https)}
+	case *ateapi.EgressRule_TlsPassthrough:
+		return egress.Rule{Passthrough: &egress.PassthroughRule{
+			Hostnames: w.TlsPassthrough.GetHostnames(), Ports: decodePorts(w.TlsPassthrough.GetPorts()),
+		}}
+	}
+	return egress.Rule{}
+}
+
+// webRule is what HTTPRule and HTTPSRule have in common, which is everything.
+type webRule interface {
+	GetHostnames() []string
+	GetPorts() *ateapi.Ports
+	GetEffects() *ateapi.HttpRuleEffects
+}
+
+func decodeWeb(r webRule) *egress.WebRule {
+	return &egress.WebRule{Hostnames: r.GetHostnames(), Ports: decodePorts(r.GetPorts()), Effects: decodeEffects(r.GetEffects())}
+}
+
+func decodePorts(p *ateapi.Ports) *egress.Ports {
+	if p == nil {
+		return nil
+	}
+	return &egress.Ports{All: p.GetAll() != nil, Numbers: p.GetNumbers()}
+}
+
+func decodeEffects(e *ateapi.HttpRuleEffects) *egress.Effects {
+	if e == nil {
+		return nil
+	}
+	out := &egress.Effects{}
+	for _, h := range e.GetReplaceHeaders() {
+		c := egress.CredentialHeader{Header: h.GetHeader(), Prefix: h.GetPrefix(), CredentialURI: h.GetCredentialUri()}
+		if j := h.GetActorJwt(); j != nil {
+			c.JWT = &egress.JWTSource{Audiences: j.GetAudiences(), ExpirationSeconds: j.GetExpirationSeconds()}
+		}
+		out.ReplaceHeaders = append(out.ReplaceHeaders, c)
+	}
+	return out
+}
+
+// findUnknown adds a fault for every message below m that holds fields without a name.
+func findUnknown(f *actor.Faults, at string, m protoreflect.Message) {
+	if raw := m.GetUnknown(); len(raw) > 0 {
+		number, _, _ := protowire.ConsumeTag(raw) // what was decoded has a tag
+		f.Add(at, "holds field %d, which is not known", number)
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() { // in the order of their declaration, which Range does not keep
+		d := fields.Get(i)
+		if d.Message() == nil || d.IsMap() || !m.Has(d) {
+			continue
+		}
+		name := at + "." + string(d.Name())
+		if !d.IsList() {
+			findUnknown(f, name, m.Get(d).Message())
+			continue
+		}
+		list := m.Get(d).List()
+		for j := range list.Len() {
+			findUnknown(f, fmt.Sprintf("%s[%d]", name, j), list.Get(j).Message())
+		}
+	}
+}

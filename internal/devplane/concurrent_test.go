@@ -1,0 +1,117 @@
+package devplane_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/devplane"
+)
+
+// Fifty at a time: one sandbox results. Who comes while it is made is Aborted, who comes after finds it.
+func TestConcurrentResume(t *testing.T) {
+	p := newPlane(t, 5)
+	p.create(t, a1)
+	hold := make(chan struct{})
+	p.boxes.failing(func(string) error { <-hold; return nil })
+	var aborted, did, found atomic.Int64
+	var callers sync.WaitGroup
+	for range 50 {
+		callers.Go(func() {
+			_, resumed, err := p.Resume(context.Background(), a1)
+			var e *devplane.Error
+			switch {
+			case errors.As(err, &e) && e.Code == devplane.Aborted:
+				if aborted.Add(1) == 49 {
+					close(hold)
+				}
+			case err == nil && resumed:
+				did.Add(1)
+			case err == nil:
+				found.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	callers.Wait()
+	if did.Load() != 1 || aborted.Load() != 49 || p.boxes.starts != 1 {
+		t.Errorf("%d resumed, %d aborted, %d found, %d started", did.Load(), aborted.Load(), found.Load(), p.boxes.starts)
+	}
+	// Any other operation waits for its turn too.
+	hold2, under := make(chan struct{}), make(chan struct{})
+	p.boxes.failing(func(string) error { close(under); <-hold2; return nil })
+	callers.Go(func() {
+		if _, err := p.Suspend(context.Background(), a1); err != nil {
+			t.Error(err)
+		}
+	})
+	<-under
+	_, _, err := p.Resume(t.Context(), a1)
+	wantCode(t, "resume while it is suspended", err, devplane.Aborted, "under way")
+	_, err = p.Delete(t.Context(), a1, devplane.Terms{AnyState: true})
+	wantCode(t, "delete while it is suspended", err, devplane.Aborted, "under way")
+	close(hold2)
+	callers.Wait()
+}
+
+// The caller's departure does not end an operation.
+func TestCallerLeaves(t *testing.T) {
+	p := newPlane(t, 1)
+	p.create(t, a1)
+	ctx, leave := context.WithCancel(t.Context())
+	p.boxes.failing(func(string) error { leave(); return nil })
+	if a, resumed, err := p.Resume(ctx, a1); err != nil || !resumed || a.State != devplane.Running {
+		t.Errorf("%+v, %v, %v", a, resumed, err)
+	}
+	p.wantState(t, a1, devplane.Running, "w0")
+}
+
+// An operation that lasts longer than its lease loses its lock, and can then write nothing, be it that another one is under
+// way or that it has ended too.
+func TestLease(t *testing.T) {
+	for name, overlap := range map[string]bool{"another under way": true, "another that has ended": false} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { outlastLease(t, overlap) }) })
+	}
+}
+
+func outlastLease(t *testing.T, overlap bool) {
+	p := newPlane(t, 1)
+	p.create(t, a1)
+	resume := func() <-chan error {
+		end := make(chan error, 1)
+		go func() {
+			_, _, err := p.Resume(context.Background(), a1)
+			end <- err
+		}()
+		synctest.Wait()
+		return end
+	}
+	first, second := make(chan struct{}), make(chan struct{})
+	p.boxes.failing(func(string) error { <-first; return errors.New("much too late") })
+	late := resume()
+	p.boxes.failing(func(string) error { <-second; return nil })
+	time.Sleep(5*time.Minute - time.Second)
+	wantCode(t, "before the end of the lease", <-resume(), devplane.Aborted, "under way")
+	time.Sleep(2 * time.Second)
+	next := resume()
+	if !overlap {
+		close(second)
+		synctest.Wait()
+	}
+	close(first)
+	wantCode(t, "the late one", <-late, devplane.Aborted, "taken over")
+	if overlap {
+		p.wantState(t, a1, devplane.Resuming, "w0")
+		wantCode(t, "beside the other one", <-resume(), devplane.Aborted, "under way")
+		close(second)
+	}
+	if err := <-next; err != nil {
+		t.Errorf("the other one: %v", err)
+	}
+	p.wantState(t, a1, devplane.Running, "w0")
+}

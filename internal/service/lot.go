@@ -1,0 +1,320 @@
+package service
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Errors of a Lot that no attempt has made.
+var (
+	// ErrLotFull is a request that would have had to wait and found no place to.
+	ErrLotFull = errors.New("too many requests wait already")
+	// ErrLotClosed is a request to a lot that is closed.
+	ErrLotClosed = errors.New("nothing is woken any more")
+)
+
+// Wake makes one attempt to wake what a key names, and returns what is then needed to reach it. It must return when the
+// context ends, which is not when a caller leaves.
+type Wake[K comparable, T any] func(ctx context.Context, key K) (T, error)
+
+// Lot lets requests wait for something that sleeps: an actor, or a service scaled to zero. All who ask for the same key at
+// a time share one flight, and so one attempt at a time. A flight is on its own: it goes on when those who began it leave.
+// A request takes a place in the lot only once the first attempt has failed in a way that may pass, so that a full lot
+// never turns away who asks for something that is awake.
+//
+// A Lot lives as long as the process. Its methods are safe for concurrent use.
+type Lot[K comparable, T any] struct {
+	parking Parking
+	wake    Wake[K, T]
+	retry   func(error) Retry
+	stop    context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup // flights
+
+	mu       sync.Mutex // guards all below, and the flights
+	flights  map[K]*flight[T]
+	parked   int // requests with a place
+	retrying int // flights that have failed once; at most parking.Max, also when their callers have left
+	rejected uint64
+	closed   bool
+}
+
+// flight is the common fate of those who asked for one key.
+type flight[T any] struct {
+	waiters *list.List // of *waiter, in the order of their coming
+	parking bool       // the first attempt has failed: who waits has a place
+	done    chan struct{}
+	// Written before done is closed, not after.
+	value   T
+	err     error
+	landing Landing
+}
+
+// waiter is one request on a flight.
+type waiter struct {
+	place  *list.Element
+	joined bool
+	parked bool
+	since  time.Time     // when it was parked
+	shed   chan struct{} // closed when there is no place for it
+}
+
+// NewLot makes a lot. The parking must be valid. retry judges the errors of wake; it must not block. NewLot starts nothing.
+func NewLot[K comparable, T any](p Parking, wake Wake[K, T], retry func(error) Retry) *Lot[K, T] {
+	l := &Lot[K, T]{parking: p, wake: wake, retry: retry, flights: make(map[K]*flight[T])}
+	l.stop, l.cancel = context.WithCancel(context.Background())
+	return l
+}
+
+// Stay tells of one wait.
+type Stay struct {
+	// Joined is whether somebody else's flight was under way.
+	Joined bool
+	// Parked is how long this request had a place in the lot; 0 it never needed one.
+	Parked  time.Duration
+	Landing Landing
+}
+
+// Wait returns what wake returned for the key, in an attempt of a flight that is under way or that it begins. The context
+// is the caller's: when it ends, only this call does, with its cause. The flight keeps its values (the first caller's, for
+// tracing) and neither its deadline nor its end. The error is the last attempt's, ErrLotFull, ErrLotClosed, or the cause.
+func (l *Lot[K, T]) Wait(ctx context.Context, key K) (T, Stay, error) {
+	f, w, err := l.join(ctx, key)
+	if err != nil {
+		stay := Stay{Joined: w.joined, Landing: Left}
+		if errors.Is(err, ErrLotFull) || errors.Is(err, ErrLotClosed) {
+			stay.Landing = Rejected
+		}
+		var zero T
+		return zero, stay, err
+	}
+	select {
+	case <-f.done:
+	case <-w.shed:
+	case <-ctx.Done():
+	}
+	return l.leave(ctx, f, w)
+}
+
+// join takes a seat on the flight for a key.
+func (l *Lot[K, T]) join(ctx context.Context, key K) (*flight[T], *waiter, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f, w := l.flights[key], &waiter{shed: make(chan struct{})}
+	w.joined = f != nil
+	if l.closed {
+		return nil, w, ErrLotClosed
+	}
+	if ctx.Err() != nil { // nobody is woken for who has left
+		return nil, w, context.Cause(ctx)
+	}
+	if f == nil {
+		f = &flight[T]{waiters: list.New(), done: make(chan struct{})}
+		l.flights[key] = f
+		l.running.Go(func() { l.fly(context.WithoutCancel(ctx), key, f) })
+	}
+	if f.parking && !l.park(w) {
+		return nil, w, ErrLotFull
+	}
+	w.place = f.waiters.PushBack(w)
+	return f, w, nil
+}
+
+// park gives a waiter a place, if there is one. The lot is locked.
+func (l *Lot[K, T]) park(w *waiter) bool {
+	if l.parked >= l.parking.Max {
+		l.rejected++
+		return false
+	}
+	l.parked++
+	w.parked, w.since = true, time.Now()
+	return true
+}
+
+// leave gives up seat and place, and tells how it went.
+func (l *Lot[K, T]) leave(ctx context.Context, f *flight[T], w *waiter) (value T, stay Stay, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	stay.Joined = w.joined
+	f.waiters.Remove(w.place) // does nothing to who was shed
+	if w.parked {
+		l.parked--
+		stay.Parked = time.Since(w.since)
+	}
+	// Who was sent away stays so, even if the flight has landed since: it has been counted.
+	if closed(w.shed) {
+		stay.Landing = Rejected
+		return value, stay, ErrLotFull
+	}
+	if closed(f.done) {
+		stay.Landing = f.landing
+		return f.value, stay, f.err
+	}
+	stay.Landing = Left
+	return value, stay, context.Cause(ctx)
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// fly makes attempts until there is an answer.
+func (l *Lot[K, T]) fly(ctx context.Context, key K, f *flight[T]) {
+	start := time.Now()
+	budget := l.parking.Budget
+	if l.parking.Max == 0 {
+		budget = 0 // the time that one attempt may take is then overtime alone
+	}
+	ctx, cancel := context.WithTimeout(ctx, budget+overtime)
+	defer cancel()
+	defer context.AfterFunc(l.stop, cancel)()
+	for n := 0; ; n++ {
+		value, err := l.attempt(ctx, key)
+		if err == nil {
+			l.land(key, f, value, nil, Served)
+			return
+		}
+		delay, landing := l.judge(ctx, n, time.Since(start), err)
+		if landing != Served {
+			l.land(key, f, value, err, landing)
+			return
+		}
+		if !l.parkAll(key, f) || !l.sleep(ctx, key, f, delay, err) {
+			return
+		}
+	}
+}
+
+// attempt calls wake. A panic in it is an error: the flight is nobody's request, and nobody else would catch it.
+func (l *Lot[K, T]) attempt(ctx context.Context, key K) (value T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("waking panicked: %v", p)
+		}
+	}()
+	return l.wake(ctx, key)
+}
+
+// judge says how the flight lands after a failed attempt, or with Served that it goes on after a delay.
+func (l *Lot[K, T]) judge(ctx context.Context, n int, spent time.Duration, err error) (time.Duration, Landing) {
+	if ended := ctx.Err(); ended != nil || errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(ended, context.Canceled) {
+			return 0, Failed
+		}
+		return 0, TimedOut
+	}
+	kind, left := l.retry(err), l.parking.Budget-spent
+	parks := l.parking.Max > 0
+	if !parks {
+		left = overtime - spent
+	}
+	if kind == NoRetry || kind == RetryParked && !parks {
+		return 0, Failed
+	}
+	if left <= 0 {
+		return 0, Exhausted
+	}
+	delay := l.parking.delay(n, left)
+	if delay == left && !parks {
+		return 0, Exhausted // no time would be left for another attempt
+	}
+	return delay, Served
+}
+
+// parkAll gives a place to each who waits, first come, first served, and sends the others away. A flight on which nobody
+// found a place ends; one whose callers have all left goes on. So does none when as many flights as there are places go on
+// already: callers who leave at once must not keep any number of them in the air.
+func (l *Lot[K, T]) parkAll(key K, f *flight[T]) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f.parking || l.parking.Max == 0 {
+		return true
+	}
+	room := l.retrying < l.parking.Max
+	asked, kept := f.waiters.Len(), 0
+	for e := f.waiters.Front(); e != nil; {
+		w, next := e.Value.(*waiter), e.Next()
+		if room && l.park(w) {
+			kept++
+		} else {
+			f.waiters.Remove(e)
+			close(w.shed)
+			if !room {
+				l.rejected++
+			}
+		}
+		e = next
+	}
+	if !room || asked > 0 && kept == 0 {
+		var zero T
+		l.landLocked(key, f, zero, ErrLotFull, Rejected)
+		return false
+	}
+	f.parking = true
+	l.retrying++
+	return true
+}
+
+// sleep waits for the next attempt. It reports false, and lands the flight, when the lot is closed meanwhile.
+func (l *Lot[K, T]) sleep(ctx context.Context, key K, f *flight[T], delay time.Duration, last error) bool {
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		var zero T
+		l.land(key, f, zero, last, Failed)
+		return false
+	}
+}
+
+// land publishes how the flight ended: first the result, then that there is no such flight, then to those who wait. Who
+// comes in between begins another flight, and never reads a result from before it asked.
+func (l *Lot[K, T]) land(key K, f *flight[T], value T, err error, landing Landing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.landLocked(key, f, value, err, landing)
+}
+
+func (l *Lot[K, T]) landLocked(key K, f *flight[T], value T, err error, landing Landing) {
+	f.value, f.err, f.landing = value, err, landing
+	delete(l.flights, key)
+	if f.parking {
+		l.retrying--
+	}
+	close(f.done)
+}
+
+// LotStats are counts of a Lot.
+type LotStats struct {
+	Parked   int    // requests that have a place now
+	Flights  int    // attempts under way, or between two
+	Rejected uint64 // requests that found no place, ever
+}
+
+// Stats returns the counts of now.
+func (l *Lot[K, T]) Stats() LotStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LotStats{Parked: l.parked, Flights: len(l.flights), Rejected: l.rejected}
+}
+
+// Close ends all flights, with the contexts of their attempts, and waits until they have ended. Later calls of Wait get
+// ErrLotClosed. It is for the end of the process: attempts under way are given up.
+func (l *Lot[K, T]) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.cancel()
+	l.running.Wait()
+}
