@@ -2,7 +2,6 @@ package config
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -121,21 +120,6 @@ func entrypointTree(e *Entrypoint) any {
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
 	}
-}
-
-func tlsTree(t *TLS) any {
-	if t == nil {
-		return nil
-	}
-	out := tree{"cert_file": t.CertFile, "key_file": t.KeyFile, "min_version": "1.2", "acme": t.ACME != nil}
-	if t.MinVersion == tls.VersionTLS13 {
-		out["min_version"] = "1.3"
-	}
-	if a := t.ACME; a != nil {
-		out["acme_email"], out["acme_domains"] = orNull(a.Email), list(a.Domains)
-		out["acme_staging"], out["acme_storage_path"] = a.Staging, a.StoragePath
-	}
-	return out
 }
 
 func serverTrees(servers []Server) any {
@@ -294,9 +278,8 @@ func providersTree(p Providers) any {
 func managementTree(m Management) any {
 	var t any
 	if m.TLS != nil {
-		inner := tlsTree(&m.TLS.TLS).(tree)
-		delete(inner, "acme")
-		inner["client_ca_file"], inner["require_client_cert"] = orNull(m.TLS.ClientCAFile), m.TLS.RequireClientCert
+		inner := sharedTLSTree(&m.TLS.TLS)
+		inner["require_client_cert"] = m.TLS.RequireClientCert
 		t = inner
 	}
 	return tree{

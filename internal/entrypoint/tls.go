@@ -147,7 +147,7 @@ func (b *binding) secure(c conn.Conn, o *Options) *secured {
 	}
 	state := t.ConnectionState()
 	s := &secured{Conn: t, wire: h.wire, info: *c.Info()}
-	s.info.TLS = &state
+	s.info.TLS, s.info.Identity = &state, conn.PeerIdentity(&state)
 	return s
 }
 
