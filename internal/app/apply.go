@@ -221,7 +221,7 @@ func (a *App) loadCertificates(cfg *config.Config, c *change) error {
 
 // certOptions translates a tls block.
 func certOptions(t *config.TLS) cert.Options {
-	o := cert.Options{StrictSNI: t.StrictSNI, MinVersion: t.MinVersion, Protocols: t.ALPN, ClientCAFile: t.ClientCAFile}
+	o := cert.Options{StrictSNI: t.StrictSNI, MinVersion: t.MinVersion, Protocols: t.ALPN, ClientCAFile: t.ClientCAFile, ACME: t.ACME}
 	for _, p := range t.Pairs() {
 		o.Files = append(o.Files, cert.Files{CertFile: p.CertFile, KeyFile: p.KeyFile})
 	}
@@ -344,6 +344,9 @@ func (a *App) finish(c, old *change) {
 	c.admin.Commit()
 	a.observe(c, nil)
 	c.plan.Finish(bound)
+	for _, src := range c.certs {
+		src.Start()
+	}
 	if old != nil {
 		a.servers.letAfter(old.gen, bound)
 		a.store.Retire(old.gen)

@@ -6,10 +6,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
 )
 
 // Options say what one entrypoint serves. Sources of equal options share one configuration and one set of session
@@ -26,6 +29,9 @@ type Options struct {
 	// ClientAuth needs ClientCAFile, PEM, unless it is NoClientAuth.
 	ClientAuth   ClientAuth
 	ClientCAFile string
+	// ACME adds certificates that an authority issues, for names that no file is for; nil adds none. With it Files may be
+	// empty: other clients then get the certificate of its first name.
+	ACME *config.ACME
 }
 
 var (
@@ -35,7 +41,7 @@ var (
 
 func (o *Options) check() error {
 	switch {
-	case len(o.Files) == 0:
+	case len(o.Files) == 0 && (o.ACME == nil || len(o.ACME.Domains) == 0):
 		return errNothing
 	case (o.ClientAuth == NoClientAuth) != (o.ClientCAFile == ""):
 		return errAuthorities
@@ -57,7 +63,11 @@ func (o Options) withDefaults() Options {
 
 // id tells options apart.
 func (o *Options) id() digest {
-	return sha256.Sum256(fmt.Appendf(nil, "%q %t %d %q %d %q", o.Files, o.StrictSNI, o.MinVersion, o.Protocols, o.ClientAuth, o.ClientCAFile))
+	text := fmt.Appendf(nil, "%q %t %d %q %d %q", o.Files, o.StrictSNI, o.MinVersion, o.Protocols, o.ClientAuth, o.ClientCAFile)
+	if o.ACME != nil {
+		text = fmt.Appendf(text, " %x", acmeID(o.ACME))
+	}
+	return sha256.Sum256(text)
 }
 
 // set is what sources of equal options share.
@@ -65,8 +75,9 @@ type set struct {
 	id      digest
 	options Options
 	pairs   []*pair
-	trust   *trust // nil: no client authentication
-	users   int    // guarded by the store
+	trust   *trust   // nil: no client authentication
+	manager *manager // nil: files only
+	users   int      // guarded by the store
 	config  atomic.Pointer[tls.Config]
 	index   atomic.Pointer[index]
 }
@@ -103,17 +114,68 @@ func (s *Store) Load(o Options) (*Source, error) {
 			return nil, err
 		}
 	}
+	m, err := s.holdManager(o.ACME)
+	if err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &Source{store: s, set: s.hold(o, pairs, roots)}, nil
+	return &Source{store: s, set: s.hold(o, pairs, roots, m)}, nil
+}
+
+// holdManager returns the manager of an acme part, counting one more user; nil for none. It reads storage, so the store is
+// not locked; only one Load runs at a time.
+func (s *Store) holdManager(a *config.ACME) (*manager, error) {
+	if a == nil {
+		return nil, nil
+	}
+	id := acmeID(a)
+	s.mu.Lock()
+	m := s.managers[id]
+	if m != nil {
+		m.users++
+	}
+	s.mu.Unlock()
+	if m != nil {
+		return m, nil
+	}
+	m, err := newManager(s, a)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.users++
+	s.managers[id] = m
+	return m, nil
+}
+
+// letManager undoes holdManager. The last one to let go has what the manager does ended, which may take a moment: Wait
+// waits for it. The store is locked.
+func (s *Store) letManager(m *manager) {
+	if m.users--; m.users == 0 {
+		delete(s.managers, m.id)
+		m.cancel()
+		s.ending.Go(m.close)
+	}
+}
+
+// Wait waits until what closed sources have left behind has ended.
+func (s *Store) Wait() { s.ending.Wait() }
+
+// managersNow lists the managers in use.
+func (s *Store) managersNow() []*manager {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.managers))
 }
 
 // hold puts what was read into force and returns the set of the options, counting one more user. The store is locked.
-func (s *Store) hold(o Options, pairs map[Files]pairContents, roots rootContents) *set {
+func (s *Store) hold(o Options, pairs map[Files]pairContents, roots rootContents, m *manager) *set {
 	id := o.id()
 	known := s.sets[id]
 	if known == nil {
-		known = &set{id: id, options: o}
+		known = &set{id: id, options: o, manager: m}
 		for _, f := range o.Files {
 			known.pairs = append(known.pairs, s.pairOf(f))
 		}
@@ -131,6 +193,8 @@ func (s *Store) hold(o Options, pairs map[Files]pairContents, roots rootContents
 		known.arrange()
 		known.configure(&s.tickets)
 		s.sets[id] = known
+	} else if m != nil {
+		s.letManager(m) // the set has its hold already
 	}
 	known.users++
 	return known
@@ -184,6 +248,17 @@ func (s *Store) letGo(x *set) {
 			delete(s.trusts, t.file)
 		}
 	}
+	if x.manager != nil {
+		s.letManager(x.manager)
+	}
+}
+
+// Start has what is missing asked for, once the configuration is in force and challenges can be answered. Calling it
+// again does nothing.
+func (s *Source) Start() {
+	if m := s.set.manager; m != nil {
+		m.start()
+	}
 }
 
 // Config is what a new connection is to be served with. It is to be asked for anew for each: certificates and ticket
@@ -208,6 +283,9 @@ func (x *set) leaves() []*x509.Certificate {
 	all := make([]*x509.Certificate, 0, len(x.pairs))
 	for _, p := range x.pairs {
 		all = append(all, p.current.Load().Leaf)
+	}
+	if x.manager != nil {
+		all = append(all, x.manager.leaves()...)
 	}
 	return all
 }
@@ -241,7 +319,7 @@ func (x *set) configure(t *tickets) {
 		DynamicRecordSizingDisabled: true,
 		GetCertificate:              x.certificate,
 	}
-	if x.options.StrictSNI {
+	if x.options.StrictSNI || x.manager != nil {
 		c.GetConfigForClient = x.special
 	}
 	if x.trust != nil {
@@ -255,10 +333,19 @@ func (x *set) configure(t *tickets) {
 // nobody has no certificate, which crypto/tls answers with the alert unrecognized_name. It resumes no session either.
 var nobody = &tls.Config{SessionTicketsDisabled: true}
 
-// special refuses clients of a strict entrypoint that ask for an unknown server, resumed sessions included: those never
-// come to certificate.
+// special is for clients that are not served like others: an authority that looks at a challenge, and those of a strict
+// entrypoint that ask for an unknown server, resumed sessions included, which never come to certificate.
 func (x *set) special(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	if x.index.Load().lookup(hello.ServerName) == nil {
+	if x.manager != nil && slices.Equal(hello.SupportedProtos, []string{alpnChallenge}) {
+		answer := x.manager.alpnAnswer(hello.ServerName)
+		if answer == nil {
+			return nobody, nil
+		}
+		return &tls.Config{
+			Certificates: []tls.Certificate{*answer}, NextProtos: []string{alpnChallenge}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true,
+		}, nil
+	}
+	if x.options.StrictSNI && x.index.Load().lookup(hello.ServerName) == nil && (x.manager == nil || x.manager.matching(hello.ServerName) == "") {
 		return nobody, nil
 	}
 	return nil, nil
@@ -269,6 +356,14 @@ func (x *set) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 	i := x.index.Load()
 	if found := i.lookup(hello.ServerName); found != nil {
 		return pick(hello, found), nil
+	}
+	if x.manager != nil {
+		if name := x.manager.matching(hello.ServerName); name != "" {
+			return x.manager.certificate(name), nil
+		}
+		if len(i.fallback) == 0 {
+			return x.manager.certificate(x.manager.acme.Domains[0]), nil
+		}
 	}
 	return pick(hello, i.fallback), nil
 }

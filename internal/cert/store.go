@@ -50,12 +50,17 @@ type Store struct {
 	log     *slog.Logger
 	reading sync.Mutex // held over a look at files, so that an older one never overwrites a newer
 	counts  counts
+	pending pending
+	ending  sync.WaitGroup // managers that are being closed
+	// renewCheck is the constant of that name, shorter in tests.
+	renewCheck time.Duration
 
-	mu      sync.Mutex // guards the rest
-	pairs   map[Files]*pair
-	trusts  map[string]*trust
-	sets    map[digest]*set
-	tickets tickets
+	mu       sync.Mutex // guards the rest
+	pairs    map[Files]*pair
+	trusts   map[string]*trust
+	sets     map[digest]*set
+	managers map[digest]*manager
+	tickets  tickets
 }
 
 // counts are the live form of Stats.
@@ -79,6 +84,8 @@ func NewStore(log *slog.Logger) *Store {
 	}
 	return &Store{
 		log: log, pairs: map[Files]*pair{}, trusts: map[string]*trust{}, sets: map[digest]*set{}, tickets: newTickets(time.Now()),
+		managers: map[digest]*manager{}, renewCheck: renewCheck,
+		pending: pending{tokens: map[string]string{}, certs: map[string]*tls.Certificate{}},
 	}
 }
 

@@ -31,7 +31,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// What keeps a lock of the ACME storage fresh looks every five seconds whether the lock is still there.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"))
+}
 
 // material is a certificate with its key as PEM.
 type material struct{ cert, key []byte }

@@ -139,7 +139,6 @@ func (d *decoder) acme(o *object) *ACME {
 		}
 		return nil
 	}
-	d.later(a.Pos, "certificates by ACME are", "this release reads certificates from cert_file and key_file")
 	switch wildcard := slices.ContainsFunc(a.Domains, func(n string) bool { return strings.HasPrefix(n, "*.") }); {
 	case a.Challenge == ChallengeDNS && !o.hasValue("acme_dns"):
 		d.fail(CodeConflict, o.where("acme_challenge"), "acme_challenge dns-01 in %s needs acme_dns", o.title)

@@ -122,6 +122,9 @@ func (s *secured) Abort() error {
 	return s.wire.Close()
 }
 
+// acmeALPN is what a certification authority negotiates to look at a certificate: nothing follows (RFC 8737 section 3).
+const acmeALPN = "acme-tls/1"
+
 // secure does the handshake. It returns nil when there is none, and the connection is to be closed.
 func (b *binding) secure(c conn.Conn, o *Options) *secured {
 	cfg := o.TLS()
