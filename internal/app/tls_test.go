@@ -8,10 +8,13 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -184,4 +187,69 @@ func clientCertificate(t *testing.T, caFile, name string) tls.Certificate {
 		chain = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 	}
 	return chain
+}
+
+// TestCertificateForBackends: a backend that asks gets the service's certificate; a new one is shown without a reload, on
+// sessions of before too, and a broken one is not.
+func TestCertificateForBackends(t *testing.T) {
+	dir := t.TempDir()
+	seen := make(chan string, 1)
+	resumed := make(chan bool, 1)
+	b := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.TLS.PeerCertificates[0].SerialNumber.String()
+		resumed <- r.TLS.DidResume
+		w.Header().Set("Connection", "close")
+	}))
+	b.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, VerifyConnection: func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) == 0 {
+			return errors.New("a client without certificate")
+		}
+		return nil
+	}}
+	b.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	b.StartTLS()
+	defer b.Close()
+	roots := filepath.Join(dir, "roots.pem")
+	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: b.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile := certificate(t, dir)
+	serialOf := func() string {
+		c, err := tls.LoadX509KeyPair(certFile, keyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Leaf.SerialNumber.String()
+	}
+	s := site{backends: []string{b.URL}}
+	with := fmt.Sprintf("transport { ca_file = %q, cert_file = %q, key_file = %q }\n  load_balancer {", roots, certFile, keyFile)
+	g := gatewaytest.Start(t, strings.Replace(s.String(), "load_balancer {", with, 1))
+	client := gatewaytest.Dial(t, g.Addr("web"))
+	expect := func(serial string, again bool) {
+		t.Helper()
+		if resp, body := client.Get("/"); resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", resp.Status, body)
+		}
+		if got, was := <-seen, <-resumed; got != serial || was != again {
+			t.Errorf("certificate %s, want %s; resumed %v, want %v", got, serial, was, again)
+		}
+	}
+	first := serialOf()
+	expect(first, false)
+	expect(first, true)
+	certificate(t, dir)
+	second := serialOf()
+	expect(second, false)
+	expect(second, true)
+	if err := os.WriteFile(keyFile, []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(second, true)
+	if err := g.Reload(t.Context()); err == nil {
+		t.Error("broken files are accepted")
+	}
+	g.Apply(s.String() + "\n# without, so the backend cannot be verified")
+	if resp, _ := client.Get("/"); resp.StatusCode != http.StatusBadGateway {
+		t.Errorf("without the transport: %s", resp.Status)
+	}
 }

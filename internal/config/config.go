@@ -236,6 +236,7 @@ type LoadBalancer struct {
 	PassHost            bool         // send the client's Host upstream; default true
 	Transport           Transport
 	CAPos               acl.Span // of transport.ca_file
+	ClientPos           KeyPair  // where transport.cert_file and key_file stand
 	Sticky              *Sticky  // nil: not sticky; always nil in this release
 }
 
@@ -268,6 +269,8 @@ type Transport struct {
 	MaxConnections int           // open per backend; default 1024
 	CAFile         string        // PEM roots instead of the system's; "" system
 	ServerName     string        // TLS name to verify and send; "" from the URL
+	CertFile       string        // PEM certificate to show to https backends; "" none
+	KeyFile        string        // its key
 }
 
 // Middleware is one named HTTP policy. Exactly one of the typed blocks is set, chosen by Type.

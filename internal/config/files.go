@@ -31,8 +31,12 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 		}
 	}
 	for _, name := range sortedKeys(cfg.Services) {
-		if lb := cfg.Services[name].LoadBalancer; lb.Transport.CAFile != "" {
-			c.roots(lb.Transport.CAFile, lb.CAPos, "ca_file of services "+strconv.Quote(name))
+		lb, owner := cfg.Services[name].LoadBalancer, "services "+strconv.Quote(name)
+		if lb.Transport.CAFile != "" {
+			c.roots(lb.Transport.CAFile, lb.CAPos, "ca_file of "+owner)
+		}
+		if lb.Transport.CertFile != "" {
+			c.pair(lb.ClientPos, owner)
 		}
 	}
 	if m := cfg.Management; m.Enabled {

@@ -178,6 +178,7 @@ func serviceTree(s *Service) any {
 			"connect_timeout": dur(lb.Transport.ConnectTimeout), "idle_timeout": dur(lb.Transport.IdleTimeout),
 			"max_idle": lb.Transport.MaxIdle, "max_connections": lb.Transport.MaxConnections,
 			"ca_file": orNull(lb.Transport.CAFile), "server_name": orNull(lb.Transport.ServerName),
+			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": []string{"http/1.1"},
 		},
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,
