@@ -127,6 +127,9 @@ func (m *manager) obtain(name string, slots chan struct{}) {
 		if err == nil || m.ctx.Err() != nil {
 			return
 		}
+		if m.newest(name) == nil { // else it was a renewal, which event has counted
+			m.store.counts.refused.Add(1)
+		}
 		wait := backoff(err, failures)
 		m.log.Error("no certificate yet", "name", name, "error", err, "retry_in", wait.Round(time.Second))
 		t := time.NewTimer(wait)
@@ -169,7 +172,9 @@ func (m *manager) event(_ context.Context, event string, data map[string]any) er
 		m.store.counts.issued.Add(1)
 		m.log.Info("certificate issued", "name", data["identifier"], "renewal", data["renewal"])
 	case "cert_failed":
-		m.store.counts.refused.Add(1)
+		if data["renewal"] == true {
+			m.store.counts.refused.Add(1)
+		}
 	}
 	return nil
 }

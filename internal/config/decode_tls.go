@@ -120,7 +120,7 @@ func (d *decoder) acme(o *object) *ACME {
 	}
 	if t := o.str("acme_directory_url", false); t.ok {
 		a.Directory = t.s
-		d.secureURL(t, "acme_directory_url in "+o.title)
+		d.publicURL(t, "acme_directory_url in "+o.title, false)
 		if o.written("acme_staging") {
 			d.fail(CodeConflict, o.where("acme_staging"), "acme_staging in %s has no effect beside acme_directory_url", o.title)
 		}
@@ -189,7 +189,7 @@ func (d *decoder) acmeDNS(o *object) *DNS {
 	n.KeyAlg, _ = enum(c, "key_algorithm", "hmac-sha256", "hmac-sha256", "hmac-sha384", "hmac-sha512")
 	if t := c.str("endpoint", false); t.ok {
 		n.Endpoint = t.s
-		d.webURL(t, "endpoint in "+c.title)
+		d.publicURL(t, "endpoint in "+c.title, true)
 	}
 	for key, has := range map[string]bool{"server": update, "key_name": update, "key_algorithm": update, "endpoint": !update} {
 		if !has && c.hasValue(key) && provider.ok {
@@ -206,42 +206,55 @@ func isHostPort(s string) bool {
 	return ok && isHost(host) && isPort(port)
 }
 
-// secureURL reports a text that is not an absolute https URL.
-func (d *decoder) secureURL(t text, what string) {
-	if !strings.HasPrefix(t.s, "https://") {
-		t.secret = true
+// publicURL reports a text that is not an absolute https URL, or http where that is allowed, or that holds credentials: it is
+// shown in views.
+func (d *decoder) publicURL(t text, what string, http bool) {
+	switch t.secret = true; {
+	case strings.Contains(t.s, "@"):
+		d.bad(t, CodeURL, "%s must not hold credentials", what)
+	case !http && !strings.HasPrefix(t.s, "https://"):
 		d.bad(t, CodeURL, "%s must be an absolute https URL", what)
-		return
+	default:
+		d.webURL(t, what)
 	}
-	d.webURL(t, what)
 }
 
-// checkACME fills in the names to ask for where none are written: the hosts in the rules of the routers that the
-// entrypoint serves. A wildcard among them counts only where it can be proved.
-func (d *decoder) checkACME(cfg *Config) {
+// acmeDomains fills in the names to ask for where none are written, and bounds them. It comes after the rules are compiled.
+func (d *decoder) acmeDomains(cfg *Config) {
 	for _, name := range sortedKeys(cfg.Entrypoints) {
 		t := cfg.Entrypoints[name].TLS
-		if t == nil || t.ACME == nil || len(t.ACME.Domains) > 0 {
+		if t == nil || t.ACME == nil {
 			continue
 		}
 		a := t.ACME
-		for _, r := range sortedKeys(cfg.Routers) {
-			if r := cfg.Routers[r]; r.Rule != nil && (len(r.Entrypoints) == 0 || slices.Contains(r.Entrypoints, name)) {
-				for _, host := range r.Rule.Hosts() {
-					plain := isHostName(host) && strings.Contains(host, ".")
-					if (plain || a.Challenge == ChallengeDNS && strings.HasPrefix(host, "*.")) && !slices.Contains(a.Domains, host) {
-						a.Domains = append(a.Domains, host)
-					}
-				}
-			}
-		}
 		if len(a.Domains) == 0 {
-			d.fail(CodeMissing, a.Pos, "tls of entrypoints %q has acme and no name to ask for", name).Hint = "write acme_domains, or routers with Host(`…`) on this entrypoint"
+			a.Domains = hostsOf(cfg, name, a.Challenge == ChallengeDNS)
 		}
-		if len(a.Domains) > maxDomains {
-			d.fail(CodeRange, a.Pos, "tls of entrypoints %q asks for %d names; at most %d are allowed", name, len(a.Domains), maxDomains)
+		switch n := len(a.Domains); {
+		case n == 0:
+			d.fail(CodeMissing, a.Pos, "tls of entrypoints %q has acme and no name to ask for", name).Hint = "write acme_domains, or routers with Host(`…`) on this entrypoint"
+		case n > maxDomains:
+			d.fail(CodeRange, a.Pos, "tls of entrypoints %q asks for %d names; at most %d are allowed", name, n, maxDomains)
 		}
 	}
+}
+
+// hostsOf lists the hosts that the rules of an entrypoint's routers ask for and that can have a certificate.
+func hostsOf(cfg *Config, entrypoint string, wildcards bool) []string {
+	var all []string
+	for _, name := range sortedKeys(cfg.Routers) {
+		r := cfg.Routers[name]
+		if r.Rule == nil || len(r.Entrypoints) > 0 && !slices.Contains(r.Entrypoints, entrypoint) {
+			continue
+		}
+		for _, host := range r.Rule.Hosts() {
+			plain, wildcard := isHostName(host) && strings.Contains(host, "."), strings.HasPrefix(host, "*.")
+			if (plain || wildcard && wildcards) && !slices.Contains(all, host) {
+				all = append(all, host)
+			}
+		}
+	}
+	return all
 }
 
 // maxDomains bounds the names of one entrypoint.
