@@ -161,7 +161,7 @@ func TestAuthorityOutage(t *testing.T) {
 	if leaf, _ := served(t, g.Addr("tls"), "acme.test", nil); leaf.Subject.CommonName != "not issued yet" {
 		t.Errorf("served as %v", leaf.Subject)
 	}
-	gatewaytest.Until(t, "the failure is told", func() bool { return strings.Contains(g.Process.String(), "no certificate yet") })
+	gatewaytest.Until(t, "the failure is told", func() bool { return strings.Contains(g.Process.String(), "no new certificate") })
 	get()
 	began := time.Now()
 	p.Start()

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/certmagic"
@@ -26,9 +27,9 @@ import (
 )
 
 const (
-	// renewCheck is how often is looked whether a certificate is to be renewed: in the last third of its life, or when
-	// the authority suggests it (ARI, RFC 9773).
-	renewCheck = time.Minute
+	// renewCheck is how often is looked whether a certificate is to be renewed, in the last third of its life or when the
+	// authority suggests it (ARI, RFC 9773), and whether another instance has done so.
+	renewCheck = 10 * time.Minute
 	// atOnce is how many orders of one manager are under way.
 	atOnce = 4
 	// placeholderLife is that of a self-signed certificate. It is made anew with each manager.
@@ -59,6 +60,7 @@ type manager struct {
 	issuer *issuer
 
 	placeholder *tls.Certificate
+	current     map[string]*atomic.Pointer[tls.Certificate] // by name; an entry for each, nil until there is one
 
 	once    sync.Once
 	ctx     context.Context
@@ -79,7 +81,9 @@ func acmeID(a *config.ACME) digest {
 
 // newManager takes up the certificates that are in storage already, so that they are served from the first connection on.
 func newManager(s *Store, a *config.ACME) (*manager, error) {
-	m := &manager{id: acmeID(a), store: s, acme: *a, log: s.log.With("directory", a.Directory)}
+	m := &manager{
+		id: acmeID(a), store: s, acme: *a, log: s.log.With("directory", a.Directory), current: map[string]*atomic.Pointer[tls.Certificate]{},
+	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
 	if m.placeholder, err = selfSigned(a.Domains); err != nil {
@@ -99,39 +103,47 @@ func newManager(s *Store, a *config.ACME) (*manager, error) {
 		OCSP: certmagic.OCSPConfig{DisableStapling: true},
 	})
 	for _, name := range a.Domains {
+		m.current[name] = new(atomic.Pointer[tls.Certificate])
 		_, _ = m.magic.CacheManagedCertificate(m.ctx, name) // what is not there, or not good, is asked for after Start
+		m.take(name)
 	}
 	return m, nil
 }
 
-// start begins to ask for what is missing. Calling it again does nothing.
+// start begins to ask for what is missing, and to renew. Calling it again does nothing.
 func (m *manager) start() {
 	m.once.Do(func() {
 		slots := make(chan struct{}, atOnce)
-		for _, name := range m.acme.Domains {
-			m.working.Go(func() { m.obtain(name, slots) })
+		for name := range m.current {
+			m.working.Go(func() { m.attend(name, slots) })
 		}
 	})
 }
 
-// obtain sees to one name until it has a certificate; from then on the cache renews it.
-func (m *manager) obtain(name string, slots chan struct{}) {
-	for failures := 0; ; failures++ {
+// attend sees to one name. The library would renew by itself, but its pauses after failures outlive a configuration that
+// puts right what was wrong.
+func (m *manager) attend(name string, slots chan struct{}) {
+	for failures := 0; ; {
 		select {
 		case slots <- struct{}{}:
 		case <-m.ctx.Done():
 			return
 		}
 		err := m.magic.ManageSync(m.ctx, []string{name})
+		m.take(name)
 		<-slots
-		if err == nil || m.ctx.Err() != nil {
+		wait := m.store.renewCheck*9/10 + mathrand.N(m.store.renewCheck/5)
+		switch {
+		case m.ctx.Err() != nil:
 			return
-		}
-		if m.newest(name) == nil { // else it was a renewal, which event has counted
+		case err == nil:
+			failures = 0
+		default:
 			m.store.counts.refused.Add(1)
+			wait = backoff(err, failures)
+			failures++
+			m.log.Error("no new certificate", "name", name, "error", err, "retry_in", wait.Round(time.Second), "expires", m.expires(name))
 		}
-		wait := backoff(err, failures)
-		m.log.Error("no certificate yet", "name", name, "error", err, "retry_in", wait.Round(time.Second))
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
@@ -140,6 +152,25 @@ func (m *manager) obtain(name string, slots chan struct{}) {
 			return
 		}
 	}
+}
+
+// take puts what the library has for a name into force, if that is newer, and has the library forget it: so it looks at the
+// storage again next time, where another instance may have put a newer one.
+func (m *manager) take(name string) {
+	for _, c := range m.cache.AllMatchingCertificates(name) {
+		if now := m.current[name].Load(); slices.Contains(c.Names, name) && (now == nil || c.Leaf.NotAfter.After(now.Leaf.NotAfter)) {
+			m.current[name].Store(&c.Certificate)
+		}
+	}
+	m.cache.RemoveManaged([]certmagic.SubjectIssuer{{Subject: name}})
+}
+
+// expires is when the certificate of a name ends; zero without one.
+func (m *manager) expires(name string) (end time.Time) {
+	if c := m.current[name].Load(); c != nil {
+		end = c.Leaf.NotAfter
+	}
+	return end
 }
 
 // backoff is how long to wait after a number of failures in a row before. A fifth is up to chance, so that many instances
@@ -165,16 +196,11 @@ func (m *manager) close() {
 	m.issuer.http.CloseIdleConnections()
 }
 
-// event counts what becomes of orders.
+// event counts what is issued.
 func (m *manager) event(_ context.Context, event string, data map[string]any) error {
-	switch event {
-	case "cert_obtained":
+	if event == "cert_obtained" {
 		m.store.counts.issued.Add(1)
 		m.log.Info("certificate issued", "name", data["identifier"], "renewal", data["renewal"])
-	case "cert_failed":
-		if data["renewal"] == true {
-			m.store.counts.refused.Add(1)
-		}
 	}
 	return nil
 }
@@ -182,38 +208,28 @@ func (m *manager) event(_ context.Context, event string, data map[string]any) er
 // matching returns which of the manager's names a server name falls under; "" none.
 func (m *manager) matching(name string) string {
 	name = strings.ToLower(name)
-	if slices.Contains(m.acme.Domains, name) {
+	if m.current[name] != nil {
 		return name
 	}
-	if _, rest, ok := strings.Cut(name, "."); ok && slices.Contains(m.acme.Domains, "*."+rest) {
+	if _, rest, ok := strings.Cut(name, "."); ok && m.current["*."+rest] != nil {
 		return "*." + rest
 	}
 	return ""
 }
 
-// certificate returns the newest certificate for one of the names, or the placeholder as long as there is none.
+// certificate returns the certificate for one of the names, or the placeholder as long as there is none.
 func (m *manager) certificate(name string) *tls.Certificate {
-	if c := m.newest(name); c != nil {
+	if c := m.current[name].Load(); c != nil {
 		return c
 	}
 	return m.placeholder
-}
-
-func (m *manager) newest(name string) *tls.Certificate {
-	var best *tls.Certificate
-	for _, c := range m.cache.AllMatchingCertificates(name) {
-		if slices.Contains(c.Names, name) && (best == nil || c.Leaf.NotAfter.After(best.Leaf.NotAfter)) {
-			best = &c.Certificate
-		}
-	}
-	return best
 }
 
 // leaves are the certificates that have been issued.
 func (m *manager) leaves() []*x509.Certificate {
 	var all []*x509.Certificate
 	for _, name := range m.acme.Domains {
-		if c := m.newest(name); c != nil {
+		if c := m.current[name].Load(); c != nil {
 			all = append(all, c.Leaf)
 		}
 	}

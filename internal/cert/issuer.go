@@ -133,8 +133,8 @@ func (i *issuer) order(ctx context.Context, client *acmez.Client, account acme.A
 		return nil, err
 	}
 	if len(csr.DNSNames) == 1 {
-		if old := i.m.newest(csr.DNSNames[0]); old != nil {
-			params.Replaces = old.Leaf
+		if current := i.m.current[csr.DNSNames[0]]; current != nil && current.Load() != nil {
+			params.Replaces = current.Load().Leaf
 		}
 	}
 	chains, err := client.ObtainCertificate(ctx, params)

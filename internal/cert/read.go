@@ -14,7 +14,7 @@ import (
 // maxFile bounds a certificate, key or authority file.
 const maxFile = 1 << 20
 
-var errNoRoots = errors.New("holds no certificate")
+var errNoRoots = errors.New("the file holds no certificate")
 
 // pairContents is one reading of a pair of files.
 type pairContents struct {
@@ -59,7 +59,7 @@ type rootContents struct {
 func readRoots(file string, known digest) (c rootContents, err error) {
 	data, err := readFile(file)
 	if err != nil {
-		return c, fmt.Errorf("reading client_ca_file: %w", err)
+		return c, fmt.Errorf("reading authorities: %w", err)
 	}
 	if c.digest = sha256.Sum256(data); c.digest == known {
 		return c, nil
@@ -73,12 +73,12 @@ func readRoots(file string, known digest) (c rootContents, err error) {
 		n++
 		ca, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return c, fmt.Errorf("client_ca_file %s, certificate %d: %w", file, n, err)
+			return c, fmt.Errorf("authorities in %s, certificate %d: %w", file, n, err)
 		}
 		c.roots.AddCert(ca)
 	}
 	if n == 0 {
-		return c, fmt.Errorf("client_ca_file %s: %w", file, errNoRoots)
+		return c, fmt.Errorf("authorities in %s: %w", file, errNoRoots)
 	}
 	return c, nil
 }

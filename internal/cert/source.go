@@ -24,7 +24,7 @@ type Options struct {
 	StrictSNI bool
 	// MinVersion is tls.VersionTLS12, which 0 is too, or tls.VersionTLS13.
 	MinVersion uint16
-	// Protocols are offered by ALPN, the preferred one first; nil offers h2 and http/1.1.
+	// Protocols are offered by ALPN, the preferred one first; nil offers h2 and http/1.1, an empty list nothing.
 	Protocols []string
 	// ClientAuth needs ClientCAFile, PEM, unless it is NoClientAuth.
 	ClientAuth   ClientAuth

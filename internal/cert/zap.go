@@ -8,21 +8,16 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newZap gives certmagic, which speaks zap, our log. What it tells of its steps is for debugging; its errors are
-// warnings here: it tries again, and what it serves goes on.
+// newZap gives certmagic, which speaks zap, our log. All of it is for debugging: what goes wrong comes back as an error, and
+// is told once.
 func newZap(log *slog.Logger) *zap.Logger { return zap.New(zapCore{log: log}) }
 
 type zapCore struct{ log *slog.Logger }
 
-func level(l zapcore.Level) slog.Level {
-	if l >= zapcore.ErrorLevel {
-		return slog.LevelWarn
-	}
-	return slog.LevelDebug
-}
-
 // Enabled reports whether the level is logged.
-func (c zapCore) Enabled(l zapcore.Level) bool { return c.log.Enabled(context.Background(), level(l)) }
+func (c zapCore) Enabled(zapcore.Level) bool {
+	return c.log.Enabled(context.Background(), slog.LevelDebug)
+}
 
 // With adds fields to every entry.
 func (c zapCore) With(f []zapcore.Field) zapcore.Core { return zapCore{c.log.With(attributes(f)...)} }
@@ -37,7 +32,7 @@ func (c zapCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Check
 
 // Write logs an entry.
 func (c zapCore) Write(e zapcore.Entry, f []zapcore.Field) error {
-	c.log.Log(context.Background(), level(e.Level), "acme: "+e.Message, attributes(f)...)
+	c.log.Debug("acme: "+e.Message, attributes(f)...)
 	return nil
 }
 

@@ -59,8 +59,6 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	s := b.secure(c, o)
 	switch {
 	case s == nil:
-	case s.info.TLS.NegotiatedProtocol == acmeALPN:
-		_ = s.Close()
 	case s.info.TLS.NegotiatedProtocol == "h2" && o.H2 != nil:
 		o.H2(s, &b.live)
 	default:

@@ -151,6 +151,10 @@ func (b *binding) secure(c conn.Conn, o *Options) *secured {
 	state := t.ConnectionState()
 	s := &secured{Conn: t, wire: h.wire, info: *c.Info()}
 	s.info.TLS, s.info.Identity = &state, conn.PeerIdentity(&state)
+	if state.NegotiatedProtocol == acmeALPN {
+		_ = s.Close()
+		return nil
+	}
 	return s
 }
 
