@@ -243,6 +243,26 @@ func TestSeveralInstances(t *testing.T) {
 	}
 }
 
+// What an instance held that was killed does not keep the next one from asking: nobody refreshes its lock any more.
+func TestLockOfAKilledInstance(t *testing.T) {
+	p := gatewaytest.NewPebble(t, gatewaytest.PebbleOptions{}).Start()
+	a := settings(t, p, "killed.test")
+	i := newInstance(t, a, p.TLSPort)
+	old := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
+	lock := filepath.Join(a.StoragePath, "locks", "issue_cert_killed.test.lock")
+	if err := os.MkdirAll(filepath.Dir(lock), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(lock, fmt.Appendf(nil, `{"created":%q,"updated":%[1]q}`, old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i.source.Start()
+	i.await(t, "killed.test", p.Root(), nil)
+	if _, err := os.Stat(lock); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock is still there: %v", err)
+	}
+}
+
 // Wildcards are proved by DNS, with a server that takes updates; the records are gone afterwards.
 func TestWildcard(t *testing.T) {
 	b := gatewaytest.NewBIND(t, "acme.test")
