@@ -3,8 +3,10 @@
 # when everything is there already:
 #
 #   Debian  nginx, apache2-bin, curl: other people's HTTP parsers and clients
+#           bind9: a name server that takes updates
 #           (only the programs: no service is left running or enabled);
 #           protoc with its standard imports, to generate api again
+#   Go      pebble, in .cache/bin:    an ACME certification authority
 #   Python  openai, in .cache/venv:   the official client, as users run it
 #   Node    openai, in .cache/node:   the same for JavaScript
 #
@@ -15,6 +17,7 @@ cd "$(dirname "$0")/.."
 
 python_openai=2.47.0
 node_openai=6.49.0
+pebble=2.10.3
 problems=0
 
 say() { echo "test/install.sh: $*"; }
@@ -30,6 +33,7 @@ packages=()
 have nginx || packages+=(nginx)
 have apache2 || packages+=(apache2-bin)
 have protoc && [ -e /usr/include/google/protobuf/timestamp.proto ] || packages+=(protobuf-compiler libprotobuf-dev)
+have named || packages+=(bind9)
 have curl || packages+=(curl ca-certificates)
 have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo
 have python3 || packages+=(python3)
@@ -64,17 +68,33 @@ if [ "${#packages[@]}" -gt 0 ]; then
 		say "installing ${packages[*]}"
 		if apt_quietly "${packages[@]}"; then
 			# Nothing of ours may start at the next boot either.
-			if [[ " ${packages[*]} " == *" nginx "* ]] && command -v systemctl >/dev/null; then
-				as_root systemctl disable nginx >/dev/null 2>&1 || true
-			fi
+			for service in nginx:nginx bind9:named; do
+				if [[ " ${packages[*]} " == *" ${service%:*} "* ]] && command -v systemctl >/dev/null; then
+					as_root systemctl disable "${service#*:}" >/dev/null 2>&1 || true
+				fi
+			done
 		else
 			problem "apt-get could not install ${packages[*]}"
 		fi
 	fi
 fi
-for program in nginx apache2 curl python3 node npm protoc; do
+for program in nginx apache2 named curl python3 node npm protoc; do
 	have "$program" || problem "$program"
 done
+
+# --- Go: pebble --------------------------------------------------------------
+
+stamp=".cache/bin/pebble-$pebble"
+if [ ! -e "$stamp" ]; then
+	say "installing pebble $pebble into .cache/bin"
+	mkdir -p .cache/bin
+	module=github.com/letsencrypt/pebble/v2/cmd
+	if GOBIN="$PWD/.cache/bin" go install "$module/pebble@v$pebble" "$module/pebble-challtestsrv@v$pebble"; then
+		touch "$stamp"
+	else
+		problem "pebble $pebble"
+	fi
+fi
 
 # --- Python: openai ----------------------------------------------------------
 

@@ -24,8 +24,8 @@ func TestTLS(t *testing.T) {
 	server := func(ca string, require bool) *admin.Server {
 		return open(t, block(func(c *config.Management) {
 			c.TLS = &config.ManagementTLS{
-				TLS:          config.TLS{CertFile: cert, KeyFile: key, MinVersion: tls.VersionTLS12},
-				ClientCAFile: ca, RequireClientCert: require,
+				TLS:               config.TLS{KeyPair: config.KeyPair{CertFile: cert, KeyFile: key}, MinVersion: tls.VersionTLS12, ClientCAFile: ca},
+				RequireClientCert: require,
 			}
 		}), nil)
 	}
@@ -75,15 +75,15 @@ func TestBadCandidatesChangeNothing(t *testing.T) {
 	tlsBlock := func(c config.ManagementTLS) func(*config.Management) {
 		return func(m *config.Management) { m.TLS = &c }
 	}
-	files := config.TLS{CertFile: cert, KeyFile: key}
+	files := config.TLS{KeyPair: config.KeyPair{CertFile: cert, KeyFile: key}}
 	for name, change := range map[string]func(*config.Management){
 		"unset token":        func(c *config.Management) { c.TokenEnv = "NO_SUCH_VARIABLE" },
 		"empty token":        func(c *config.Management) { c.TokenEnv = "EMPTY" },
 		"address in use":     func(c *config.Management) { c.Address = taken.Addr().String() },
 		"probe in use":       func(c *config.Management) { c.Address, c.ProbeAddress = "127.0.0.2:0", taken.Addr().String() },
-		"no certificate":     tlsBlock(config.ManagementTLS{TLS: config.TLS{CertFile: empty, KeyFile: key}}),
-		"no client CA":       tlsBlock(config.ManagementTLS{TLS: files, ClientCAFile: filepath.Join(a.dir, "none")}),
-		"empty client CA":    tlsBlock(config.ManagementTLS{TLS: files, ClientCAFile: empty}),
+		"no certificate":     tlsBlock(config.ManagementTLS{TLS: config.TLS{KeyPair: config.KeyPair{CertFile: empty, KeyFile: key}}}),
+		"no client CA":       tlsBlock(config.ManagementTLS{TLS: config.TLS{KeyPair: files.KeyPair, ClientCAFile: filepath.Join(a.dir, "none")}}),
+		"empty client CA":    tlsBlock(config.ManagementTLS{TLS: config.TLS{KeyPair: files.KeyPair, ClientCAFile: empty}}),
 		"require without CA": tlsBlock(config.ManagementTLS{TLS: files, RequireClientCert: true}),
 	} {
 		if _, err := s.Prepare(block(change)); err == nil {
@@ -131,7 +131,7 @@ func TestReloadOnTheSameSocket(t *testing.T) {
 
 	cert, key := a.server("server")
 	apply(t, s, block(func(c *config.Management) {
-		c.TLS = &config.ManagementTLS{TLS: config.TLS{CertFile: cert, KeyFile: key}}
+		c.TLS = &config.ManagementTLS{TLS: config.TLS{KeyPair: config.KeyPair{CertFile: cert, KeyFile: key}}}
 	}))
 	url := "https://" + address.String() + "/api/gateway/health"
 	if r := (call{url: url, tls: a.client(nil)}).do(t); r.status != 200 {
@@ -142,7 +142,7 @@ func TestReloadOnTheSameSocket(t *testing.T) {
 	b.dir = a.dir
 	b.server("server")
 	apply(t, s, block(func(c *config.Management) {
-		c.TLS = &config.ManagementTLS{TLS: config.TLS{CertFile: cert, KeyFile: key}}
+		c.TLS = &config.ManagementTLS{TLS: config.TLS{KeyPair: config.KeyPair{CertFile: cert, KeyFile: key}}}
 	}))
 	if r := (call{url: url, tls: b.client(nil)}).do(t); r.status != 200 {
 		t.Errorf("with the new certificate: %d", r.status)

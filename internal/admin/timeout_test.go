@@ -62,7 +62,7 @@ func TestSlowClients(t *testing.T) {
 				l := newPipes()
 				open(t, block(func(m *config.Management) {
 					if c.tls {
-						m.TLS = &config.ManagementTLS{TLS: config.TLS{CertFile: cert, KeyFile: key}}
+						m.TLS = &config.ManagementTLS{TLS: config.TLS{KeyPair: config.KeyPair{CertFile: cert, KeyFile: key}}}
 					}
 				}), func(d *admin.Deps) {
 					d.Listen = func(string, string) (net.Listener, error) { return l, nil }

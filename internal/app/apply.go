@@ -209,7 +209,7 @@ func (a *App) loadCertificates(cfg *config.Config, c *change) error {
 		if ep.TLS == nil {
 			continue
 		}
-		src, err := a.certs.Load(cert.Files{CertFile: ep.TLS.CertFile, KeyFile: ep.TLS.KeyFile, MinVersion: ep.TLS.MinVersion})
+		src, err := a.certs.Load(certOptions(ep.TLS))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("entrypoint %s: %w", name, err))
 			continue
@@ -217,6 +217,21 @@ func (a *App) loadCertificates(cfg *config.Config, c *change) error {
 		c.certs[name] = src
 	}
 	return errors.Join(errs...)
+}
+
+// certOptions translates a tls block.
+func certOptions(t *config.TLS) cert.Options {
+	o := cert.Options{StrictSNI: t.StrictSNI, MinVersion: t.MinVersion, Protocols: t.ALPN, ClientCAFile: t.ClientCAFile, ACME: t.ACME}
+	for _, p := range t.Pairs() {
+		o.Files = append(o.Files, cert.Files{CertFile: p.CertFile, KeyFile: p.KeyFile})
+	}
+	switch t.ClientAuth {
+	case config.ClientAuthRequest:
+		o.ClientAuth = cert.RequestClientCert
+	case config.ClientAuthRequire:
+		o.ClientAuth = cert.RequireClientCert
+	}
+	return o
 }
 
 // abort undoes what prepare has done so far.
@@ -329,6 +344,9 @@ func (a *App) finish(c, old *change) {
 	c.admin.Commit()
 	a.observe(c, nil)
 	c.plan.Finish(bound)
+	for _, src := range c.certs {
+		src.Start()
+	}
 	if old != nil {
 		a.servers.letAfter(old.gen, bound)
 		a.store.Retire(old.gen)

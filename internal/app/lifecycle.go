@@ -61,6 +61,7 @@ func (a *App) release() error {
 	if c := a.active.Swap(nil); c != nil {
 		c.close()
 	}
+	a.certs.Wait()
 	return nil
 }
 

@@ -20,9 +20,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// A test backend of net/http sleeps for half a second before it closes a connection whose body it did not like.
+// A test backend of net/http sleeps for half a second before it closes a connection whose body it did not like. What keeps
+// a lock of the ACME storage fresh looks every five seconds whether the lock is still there.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"),
+		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"))
 }
 
 // site is a configuration in the making; its zero fields get what most tests want.

@@ -53,7 +53,7 @@ func (s *servers) get(name string) *server {
 	defer s.mu.Unlock()
 	srv := s.all[name]
 	if srv == nil {
-		srv = &server{front: snapshot.NewFront(&s.app.store, name)}
+		srv = &server{front: snapshot.NewFront(&s.app.store, name, s.app.certs.Challenge)}
 		s.all[name] = srv
 	}
 	return srv

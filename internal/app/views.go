@@ -143,9 +143,13 @@ func (a *App) measured() telemetry.Sources {
 		Certificates: func(report func(string, time.Time)) {
 			if c := a.active.Load(); c != nil {
 				for name, src := range c.certs {
-					report(name, src.Certificate().NotAfter)
+					report(name, src.Expires())
 				}
 			}
+		},
+		CertificateChanges: func() (reloaded, broken, issued, refused uint64) {
+			s := a.certs.Stats()
+			return s.Reloaded, s.Broken, s.Issued, s.Refused
 		},
 		Generations:      a.store.Alive,
 		AccessLogDropped: a.access.Dropped,

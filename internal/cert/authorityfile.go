@@ -8,7 +8,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -180,13 +179,4 @@ func (c *ca) add(der []byte) error {
 		return errors.New("more than two certificates of one key")
 	}
 	return nil
-}
-
-// readAll reads an open file of bounded size.
-func readAll(f *os.File) ([]byte, error) {
-	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(content) > maxFile {
-		err = fmt.Errorf("%s is larger than %d bytes", f.Name(), maxFile)
-	}
-	return content, err
 }

@@ -1,71 +1,80 @@
-// Package cert is where certificates come from. A Store reads certificate and key files, keeps the last good pair of
-// each while the files are broken, follows changes of their content, and owns the session ticket keys; it lives as
-// long as the process. A Source is one configuration's hold on a pair and lives as long as a generation; what the
-// listening side gets from it is a *tls.Config, never a key. The package knows no entrypoint and no router.
+// Package cert is where certificates come from. A Store reads certificate and key files, keeps the last good content of
+// each while the files are broken, follows changes of their content, has an ACME certification authority issue and renew
+// others, and owns the session ticket keys; it lives as long as the process. A Source is one configuration's hold on
+// what an entrypoint serves and lives as long as a generation; what the listening side gets from it is a *tls.Config,
+// never a key. The package knows no entrypoint and no router.
 package cert
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-const (
-	// CheckInterval is how often Run looks at the files.
-	CheckInterval = 60 * time.Second
-	// maxFile bounds a certificate or key file.
-	maxFile = 1 << 20
-)
+// CheckInterval is how often Run looks at the files.
+const CheckInterval = 10 * time.Second
 
-// Files name a certificate and how it is served. Sources of equal Files share one pair, one configuration and one
-// set of session tickets.
+// Files name a certificate and its key.
 type Files struct {
 	CertFile string // PEM, leaf first
 	KeyFile  string // PEM: PKCS#8, PKCS#1 or SEC 1
-	// MinVersion is tls.VersionTLS12, which 0 is too, or tls.VersionTLS13.
-	MinVersion uint16
-	// HTTP1Only leaves h2 out of what is offered.
-	HTTP1Only bool
-}
-
-func (f Files) protocols() []string {
-	if f.HTTP1Only {
-		return []string{"http/1.1"}
-	}
-	return []string{"h2", "http/1.1"}
 }
 
 // pair is the certificate that the files held when they were last good.
 type pair struct {
 	files   Files
-	config  *tls.Config
 	current atomic.Pointer[tls.Certificate]
-	// guarded by the store
-	users  int
-	digest [sha256.Size]byte // of the contents in force
-	failed [sha256.Size]byte // of the contents last complained of
-	err    error             // why the files are not in force; nil they are
+	watched // guarded by the store
+	users   int
 }
 
-// Store holds the pairs in use. Its methods are safe for concurrent use.
+// watched is what the store remembers of the content of files.
+type watched struct {
+	digest digest // of the contents in force
+	failed digest // of the contents last complained of
+	err    error  // why the files are not in force; nil they are
+}
+
+type digest = [sha256.Size]byte
+
+// Store holds what is in use. Its methods are safe for concurrent use.
 type Store struct {
 	log     *slog.Logger
 	reading sync.Mutex // held over a look at files, so that an older one never overwrites a newer
+	counts  counts
+	pending pending
+	ending  sync.WaitGroup // managers that are being closed
+	// renewCheck is the constant of that name, shorter in tests.
+	renewCheck time.Duration
 
-	mu      sync.Mutex // guards the rest
-	pairs   map[Files]*pair
-	tickets tickets
+	mu       sync.Mutex // guards the rest
+	pairs    map[Files]*pair
+	trusts   map[string]*trust
+	sets     map[digest]*set
+	managers map[digest]*manager
+	tickets  tickets
+}
+
+// counts are the live form of Stats.
+type counts struct{ reloaded, broken, issued, refused atomic.Uint64 }
+
+// Stats are counters since the start of the process.
+type Stats struct {
+	Reloaded, Broken uint64 // changed files taken up, and those that could not be
+	Issued, Refused  uint64 // certificates that a certification authority issued, and attempts without one
+}
+
+// Stats returns the counters.
+func (s *Store) Stats() Stats {
+	return Stats{s.counts.reloaded.Load(), s.counts.broken.Load(), s.counts.issued.Load(), s.counts.refused.Load()}
 }
 
 // NewStore makes an empty store. A nil logger discards. It starts nothing: Run does the periodic work.
@@ -73,128 +82,115 @@ func NewStore(log *slog.Logger) *Store {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Store{log: log, pairs: map[Files]*pair{}, tickets: newTickets(time.Now())}
-}
-
-// Source is a hold on a pair. Its configuration stays usable after Close, by connections that have it, but is then no
-// longer kept up to date.
-type Source struct {
-	store *Store
-	pair  *pair
-	once  sync.Once
-}
-
-// Load reads a pair and holds it until the source is closed. The files must be good, also when the store has an older
-// content of theirs that was: an operator who asks for a certificate should hear that it is broken.
-func (s *Store) Load(f Files) (*Source, error) {
-	if f.MinVersion == 0 {
-		f.MinVersion = tls.VersionTLS12
-	}
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	c, err := read(f, [sha256.Size]byte{})
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.pairs[f]
-	if p == nil {
-		p = s.newPair(f)
-		s.pairs[f] = p
-	}
-	s.install(p, c)
-	p.users++
-	return &Source{store: s, pair: p}, nil
-}
-
-func (s *Store) newPair(f Files) *pair {
-	p := &pair{files: f}
-	p.config = &tls.Config{
-		MinVersion: f.MinVersion,
-		NextProtos: f.protocols(),
-		// Large records from the first byte on: a proxy passes on what it has, and cannot know that little follows.
-		DynamicRecordSizingDisabled: true,
-		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.current.Load(), nil },
-	}
-	p.config.SetSessionTicketKeys(s.tickets.of(f))
-	return p
-}
-
-// install puts contents into force. The store is locked.
-func (s *Store) install(p *pair, c *contents) {
-	old := p.current.Load()
-	changed := old == nil || p.digest != c.digest
-	p.err, p.failed = nil, [sha256.Size]byte{}
-	if !changed {
-		return
-	}
-	p.digest = c.digest
-	p.current.Store(&c.cert)
-	if old != nil {
-		s.log.Info("certificate replaced", "cert_file", p.files.CertFile, "expires", c.cert.Leaf.NotAfter)
+	return &Store{
+		log: log, pairs: map[Files]*pair{}, trusts: map[string]*trust{}, sets: map[digest]*set{}, tickets: newTickets(time.Now()),
+		managers: map[digest]*manager{}, renewCheck: renewCheck,
+		pending: pending{tokens: map[string]string{}, certs: map[string]*tls.Certificate{}},
 	}
 }
 
-// Config is what connections are to be served with. It is the same for the life of the source: certificates and
-// ticket keys change inside.
-func (s *Source) Config() *tls.Config { return s.pair.config }
-
-// Certificate returns the certificate that a client gets now; for tests and views. Its private key must not be used.
-func (s *Source) Certificate() *x509.Certificate { return s.pair.current.Load().Leaf }
-
-// Close gives the hold up. Closing again does nothing.
-func (s *Source) Close() error {
-	s.once.Do(func() {
-		s.store.mu.Lock()
-		defer s.store.mu.Unlock()
-		if s.pair.users--; s.pair.users == 0 {
-			delete(s.store.pairs, s.pair.files)
-		}
-	})
-	return nil
-}
-
-// Reload looks at the files of every pair in use and puts changed contents into force. A pair whose files are broken
-// stays as it is; the errors of all are returned, and each is logged once for the same contents.
+// Reload looks at the files of everything in use and puts changed contents into force. What is broken stays as it was;
+// the errors of all are returned, and each is logged once for the same contents.
 func (s *Store) Reload(ctx context.Context) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	s.mu.Lock()
-	pairs := slices.Collect(maps.Values(s.pairs))
+	pairs, trusts := slices.Collect(maps.Values(s.pairs)), slices.Collect(maps.Values(s.trusts))
 	s.mu.Unlock()
 	var errs []error
 	for _, p := range pairs {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, context.Cause(ctx))...)
 		}
-		if err := s.refresh(p); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, s.refreshPair(p))
+	}
+	for _, t := range trusts {
+		errs = append(errs, s.refreshTrust(t))
 	}
 	return errors.Join(errs...)
 }
 
-func (s *Store) refresh(p *pair) error {
+func (s *Store) refreshPair(p *pair) error {
 	s.mu.Lock()
 	known := p.digest
 	s.mu.Unlock()
-	c, err := read(p.files, known)
+	c, err := readPair(p.files, known)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		s.install(p, c)
+		s.installPair(p, c)
 		return nil
 	}
-	what := sha256.Sum256([]byte(err.Error()))
-	if c != nil {
-		what = c.digest
+	return s.complain(&p.watched, c.digest, err, "cert_file", p.files.CertFile, "key_file", p.files.KeyFile)
+}
+
+func (s *Store) refreshTrust(t *trust) error {
+	s.mu.Lock()
+	known := t.digest
+	s.mu.Unlock()
+	c, err := readRoots(t.file, known)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.installTrust(t, c)
+		return nil
 	}
-	if p.err == nil || p.failed != what {
-		s.log.Error("certificate files are broken; the last good pair stays", "cert_file", p.files.CertFile, "key_file", p.files.KeyFile, "error", err)
+	return s.complain(&t.watched, c.digest, err, "client_ca_file", t.file)
+}
+
+// complain notes that files cannot be used, and logs it unless it has been for the same contents. The store is locked.
+func (s *Store) complain(w *watched, contents digest, err error, files ...any) error {
+	what := contents
+	if what == (digest{}) {
+		what = sha256.Sum256([]byte(err.Error()))
 	}
-	p.err, p.failed = err, what
+	if w.err == nil || w.failed != what {
+		s.counts.broken.Add(1)
+		s.log.Error("files are broken; what was last good stays in force", append(files, "error", err)...)
+	}
+	w.err, w.failed = err, what
 	return err
+}
+
+// installPair puts contents into force. The store is locked.
+func (s *Store) installPair(p *pair, c pairContents) {
+	old := p.current.Load()
+	changed := old == nil || p.digest != c.digest
+	p.err, p.failed = nil, digest{}
+	if !changed {
+		return
+	}
+	p.digest = c.digest
+	p.current.Store(&c.cert)
+	for _, set := range s.sets {
+		if slices.Contains(set.pairs, p) {
+			set.arrange()
+		}
+	}
+	if old != nil {
+		s.counts.reloaded.Add(1)
+		s.log.Info("certificate replaced", "cert_file", p.files.CertFile, "expires", c.cert.Leaf.NotAfter)
+	}
+}
+
+// installTrust puts client authorities into force: sessions of before do not resume any more. The store is locked.
+func (s *Store) installTrust(t *trust, c rootContents) {
+	old := t.roots
+	changed := old == nil || t.digest != c.digest
+	t.err, t.failed = nil, digest{}
+	if !changed {
+		return
+	}
+	t.digest, t.roots = c.digest, c.roots
+	for _, set := range s.sets {
+		if set.trust == t {
+			set.configure(&s.tickets)
+		}
+	}
+	if old != nil {
+		s.counts.reloaded.Add(1)
+		s.log.Info("client authorities replaced", "client_ca_file", t.file)
+	}
 }
 
 // Run looks at the files each CheckInterval and rotates the ticket keys, until ctx ends.
@@ -219,12 +215,12 @@ func (s *Store) rotate(now time.Time) {
 	if !s.tickets.rotate(now) {
 		return
 	}
-	for f, p := range s.pairs {
-		p.config.SetSessionTicketKeys(s.tickets.of(f))
+	for _, set := range s.sets {
+		set.config.Load().SetSessionTicketKeys(s.tickets.of(set.context()))
 	}
 }
 
-// Status is what can be told of a pair.
+// Status is what can be told of a pair of files.
 type Status struct {
 	Files
 	Subject  string // of the leaf
@@ -234,7 +230,7 @@ type Status struct {
 	Err error
 }
 
-// Statuses lists the pairs in use, sorted by file.
+// Statuses lists the pairs of files in use, sorted by name.
 func (s *Store) Statuses() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,55 +240,7 @@ func (s *Store) Statuses() []Status {
 		all = append(all, Status{Files: f, Subject: leaf.Subject.String(), DNSNames: leaf.DNSNames, NotAfter: leaf.NotAfter, Err: p.err})
 	}
 	slices.SortFunc(all, func(a, b Status) int {
-		if c := strings.Compare(a.CertFile, b.CertFile); c != 0 {
-			return c
-		}
-		return strings.Compare(a.KeyFile, b.KeyFile)
+		return cmp.Or(cmp.Compare(a.CertFile, b.CertFile), cmp.Compare(a.KeyFile, b.KeyFile))
 	})
 	return all
-}
-
-// contents is one reading of a pair of files.
-type contents struct {
-	cert   tls.Certificate
-	digest [sha256.Size]byte
-}
-
-// read reads the files and checks them, unless they hold what is known to be good. With an error, contents has the
-// digest if there was something to read.
-func read(f Files, known [sha256.Size]byte) (*contents, error) {
-	certPEM, err := readFile(f.CertFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading the certificate: %w", err)
-	}
-	keyPEM, err := readFile(f.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading the key: %w", err)
-	}
-	h := sha256.New()
-	fmt.Fprintf(h, "%d ", len(certPEM))
-	_, _ = h.Write(certPEM)
-	_, _ = h.Write(keyPEM)
-	c := &contents{}
-	h.Sum(c.digest[:0])
-	if c.digest == known {
-		clear(keyPEM)
-		return c, nil
-	}
-	c.cert, err = tls.X509KeyPair(certPEM, keyPEM)
-	clear(keyPEM)
-	if err != nil { // its text names the fault and shows no byte of either file
-		return c, fmt.Errorf("certificate %s with key %s: %w", f.CertFile, f.KeyFile, err)
-	}
-	return c, nil
-}
-
-// readFile reads a file of bounded size.
-func readFile(name string) ([]byte, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	return readAll(file)
 }

@@ -31,7 +31,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// What keeps a lock of the ACME storage fresh looks every five seconds whether the lock is still there.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"))
+}
 
 // material is a certificate with its key as PEM.
 type material struct{ cert, key []byte }
@@ -78,15 +81,20 @@ func (p place) put(t *testing.T, m material) {
 	}
 }
 
-func load(t *testing.T, s *cert.Store, f cert.Files) *cert.Source {
+func (p place) options() cert.Options { return cert.Options{Files: []cert.Files{p.Files}} }
+
+func load(t *testing.T, s *cert.Store, o cert.Options) *cert.Source {
 	t.Helper()
-	src, err := s.Load(f)
+	src, err := s.Load(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = src.Close() })
 	return src
 }
+
+// serial is the number of the first certificate that a source serves.
+func serial(s *cert.Source) int64 { return s.Certificates()[0].SerialNumber.Int64() }
 
 // handshake connects over loopback and returns what the client saw. A pipe in memory would not do: both ends may write
 // at once.
@@ -129,7 +137,7 @@ func TestLoad(t *testing.T) {
 	p := newPlace(t)
 	p.put(t, issue(t, 7))
 	store := cert.NewStore(nil)
-	src := load(t, store, p.Files)
+	src := load(t, store, p.options())
 	state, err := handshake(t, src.Config(), anyServer())
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +145,7 @@ func TestLoad(t *testing.T) {
 	if n := state.PeerCertificates[0].SerialNumber.Int64(); n != 7 || state.NegotiatedProtocol != "h2" {
 		t.Errorf("serial %d, protocol %q", n, state.NegotiatedProtocol)
 	}
-	if src.Certificate().SerialNumber.Int64() != 7 {
+	if serial(src) != 7 {
 		t.Error("the source shows another certificate")
 	}
 	want := time.Date(2100, 1, 1, 0, 0, 7, 0, time.UTC)
@@ -159,24 +167,24 @@ func TestVersionsAndProtocols(t *testing.T) {
 	p.put(t, issue(t, 1))
 	for name, c := range map[string]struct {
 		min       uint16
-		h1only    bool
+		protocols []string
 		clientMax uint16
 		version   uint16 // 0: refused
 		protocol  string
 	}{
-		"default":                {0, false, 0, tls.VersionTLS13, "h2"},
-		"an old client":          {0, false, tls.VersionTLS12, tls.VersionTLS12, "h2"},
-		"too old":                {0, false, tls.VersionTLS11, 0, ""},
-		"1.3 only":               {tls.VersionTLS13, false, 0, tls.VersionTLS13, "h2"},
-		"1.3 only, older client": {tls.VersionTLS13, false, tls.VersionTLS12, 0, ""},
-		"HTTP/1.1 only":          {0, true, 0, tls.VersionTLS13, "http/1.1"},
+		"default":                {0, nil, 0, tls.VersionTLS13, "h2"},
+		"an old client":          {0, nil, tls.VersionTLS12, tls.VersionTLS12, "h2"},
+		"too old":                {0, nil, tls.VersionTLS11, 0, ""},
+		"1.3 only":               {tls.VersionTLS13, nil, 0, tls.VersionTLS13, "h2"},
+		"1.3 only, older client": {tls.VersionTLS13, nil, tls.VersionTLS12, 0, ""},
+		"HTTP/1.1 only":          {0, []string{"http/1.1"}, 0, tls.VersionTLS13, "http/1.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := p.Files
-			f.MinVersion, f.HTTP1Only = c.min, c.h1only
+			o := p.options()
+			o.MinVersion, o.Protocols = c.min, c.protocols
 			client := anyServer()
 			client.MinVersion, client.MaxVersion = tls.VersionTLS10, c.clientMax
-			state, err := handshake(t, load(t, cert.NewStore(nil), f).Config(), client)
+			state, err := handshake(t, load(t, cert.NewStore(nil), o).Config(), client)
 			if c.version == 0 {
 				if err == nil {
 					t.Errorf("served with version %x", state.Version)
@@ -209,7 +217,7 @@ func TestBrokenFiles(t *testing.T) {
 			p := newPlace(t)
 			p.put(t, good)
 			store := cert.NewStore(slog.New(slog.NewTextHandler(&log, nil)))
-			src := load(t, store, p.Files)
+			src := load(t, store, p.options())
 
 			p.put(t, material{c.cert, c.key})
 			for name, b := range map[string][]byte{p.CertFile: c.cert, p.KeyFile: c.key} {
@@ -219,7 +227,7 @@ func TestBrokenFiles(t *testing.T) {
 					}
 				}
 			}
-			if _, err := store.Load(p.Files); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := store.Load(p.options()); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Load = %v, want %q", err, c.want)
 			}
 			for range 2 {
@@ -259,10 +267,10 @@ func TestSourcesShareAPair(t *testing.T) {
 	p := newPlace(t)
 	p.put(t, issue(t, 1))
 	store := cert.NewStore(nil)
-	a := load(t, store, p.Files)
+	a := load(t, store, p.options())
 	p.put(t, issue(t, 2))
-	b := load(t, store, p.Files)
-	if a.Config() != b.Config() || a.Certificate().SerialNumber.Int64() != 2 {
+	b := load(t, store, p.options())
+	if a.Config() != b.Config() || serial(a) != 2 {
 		t.Error("the sources differ")
 	}
 	_ = a.Close()
@@ -270,7 +278,7 @@ func TestSourcesShareAPair(t *testing.T) {
 	if err := store.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.Certificate().SerialNumber.Int64(); n != 3 {
+	if n := serial(b); n != 3 {
 		t.Errorf("serial %d after one of two sources was closed", n)
 	}
 }
@@ -279,7 +287,7 @@ func TestReloadIsBounded(t *testing.T) {
 	p := newPlace(t)
 	p.put(t, issue(t, 1))
 	store := cert.NewStore(nil)
-	load(t, store, p.Files)
+	load(t, store, p.options())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := store.Reload(ctx); err == nil {
@@ -293,7 +301,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	p := newPlace(t)
 	p.put(t, issue(t, 1))
 	store := cert.NewStore(nil)
-	src := load(t, store, p.Files)
+	src := load(t, store, p.options())
 	set := entrypoint.NewSet(entrypoint.Setup{})
 	plan, err := set.Prepare(t.Context(), map[string]*entrypoint.Options{"web": {
 		Address: "127.0.0.1:0", TLS: src.Config,
@@ -357,19 +365,19 @@ func TestRun(t *testing.T) {
 	p.put(t, first)
 	synctest.Test(t, func(t *testing.T) {
 		store := cert.NewStore(nil)
-		src := load(t, store, p.Files)
+		src := load(t, store, p.options())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- store.Run(ctx) }()
 		p.put(t, second)
 		time.Sleep(cert.CheckInterval - time.Second)
 		synctest.Wait()
-		if n := src.Certificate().SerialNumber.Int64(); n != 1 {
+		if n := serial(src); n != 1 {
 			t.Errorf("serial %d before the interval is over", n)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n := src.Certificate().SerialNumber.Int64(); n != 2 {
+		if n := serial(src); n != 2 {
 			t.Errorf("serial %d after the interval", n)
 		}
 		cancel()
@@ -387,8 +395,8 @@ func TestSessionTickets(t *testing.T) {
 	there.put(t, m)
 	synctest.Test(t, func(t *testing.T) {
 		store := cert.NewStore(nil)
-		src := load(t, store, here.Files)
-		other := load(t, store, there.Files)
+		src := load(t, store, here.options())
+		other := load(t, store, there.options())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- store.Run(ctx) }()
@@ -412,7 +420,7 @@ func TestSessionTickets(t *testing.T) {
 		if !resumed(src) {
 			t.Error("not resumed at once")
 		}
-		again := load(t, store, here.Files) // a reload
+		again := load(t, store, here.options()) // a reload
 		_ = src.Close()
 		here.put(t, m)
 		if !resumed(again) {

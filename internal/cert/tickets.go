@@ -4,7 +4,6 @@ import (
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
-	"fmt"
 	"time"
 )
 
@@ -16,7 +15,7 @@ const (
 )
 
 // tickets are the secrets that session tickets are encrypted with, the newest first. They belong to the process, so
-// that a session resumes on whatever entrypoint serves the same files, before and after a reload.
+// that a session resumes on whatever entrypoint serves the same, before and after a reload.
 type tickets struct {
 	secrets [][32]byte
 	due     time.Time
@@ -40,13 +39,11 @@ func (t *tickets) rotate(now time.Time) bool {
 	return true
 }
 
-// of derives the keys for one pair of files, so that a ticket never resumes a session under other files or another
-// minimum version than those it was made under.
-func (t *tickets) of(f Files) [][32]byte {
+// of derives the keys for one context: what a ticket was made under, and may be resumed under.
+func (t *tickets) of(context string) [][32]byte {
 	keys := make([][32]byte, len(t.secrets))
 	for i, secret := range t.secrets {
-		info := fmt.Sprintf("session tickets %q %q %d %t", f.CertFile, f.KeyFile, f.MinVersion, f.HTTP1Only)
-		key, err := hkdf.Key(sha256.New, secret[:], nil, info, len(keys[i]))
+		key, err := hkdf.Key(sha256.New, secret[:], nil, context, len(keys[i]))
 		if err != nil { // only for lengths that are not asked for
 			panic(err)
 		}

@@ -85,15 +85,97 @@ type Forwarded struct {
 	TrustedIPs []netip.Prefix
 }
 
-// TLS is the tls block of an entrypoint.
+// TLS is the tls block of an entrypoint, and what management's has of it.
 type TLS struct {
-	Pos        acl.Span
-	CertFile   string
-	CertPos    acl.Span
-	KeyFile    string
-	KeyPos     acl.Span
-	MinVersion uint16 // tls.VersionTLS12 (default) or tls.VersionTLS13
-	ACME       *ACME  // nil: certificates come from the files
+	Pos          acl.Span
+	KeyPair                // the first certificate; without files when there are only others
+	Certificates []KeyPair // the others
+	StrictSNI    bool      // refuse clients that name no server, or one that no certificate is for
+	MinVersion   uint16    // tls.VersionTLS12 (default) or tls.VersionTLS13
+	ALPN         []string  // what is offered, the preferred one first; default h2, http/1.1
+	ClientAuth   ClientAuth
+	ClientCAFile string // PEM; "" without client authentication
+	ClientCAPos  acl.Span
+	ACME         *ACME // nil: certificates come from the files only
+}
+
+// KeyPair is a certificate file with the file of its key.
+type KeyPair struct {
+	CertFile string
+	CertPos  acl.Span
+	KeyFile  string
+	KeyPos   acl.Span
+}
+
+// Pairs lists all files of certificates, the first one first.
+func (t *TLS) Pairs() []KeyPair {
+	if t.CertFile == "" {
+		return t.Certificates
+	}
+	return append([]KeyPair{t.KeyPair}, t.Certificates...)
+}
+
+// ClientAuth says whether clients have to show a certificate.
+type ClientAuth string
+
+// Policies. With request and require a certificate that is shown must be good.
+const (
+	ClientAuthOff     ClientAuth = "off"
+	ClientAuthRequest ClientAuth = "request"
+	ClientAuthRequire ClientAuth = "require"
+)
+
+// ACME says how a certification authority is asked for certificates (RFC 8555).
+type ACME struct {
+	Pos         acl.Span
+	Email       string   // contact of the account; "" none
+	Domains     []string // lower case; written, or the hosts of the rules of the entrypoint's routers
+	Directory   string   // URL of the authority's directory
+	CAFile      string   // PEM roots for the directory's own TLS; "" the system's
+	CAPos       acl.Span
+	StoragePath string    // directory; default /etc/gateway/acme
+	Challenge   Challenge // "" means whichever of http-01 and tls-alpn-01 the authority likes
+	DNS         *DNS      // set with dns-01 only
+	EAB         *EAB      // nil: the authority needs none
+}
+
+// Challenge is how control over a name is shown.
+type Challenge string
+
+// Challenges.
+const (
+	ChallengeHTTP Challenge = "http-01"
+	ChallengeALPN Challenge = "tls-alpn-01"
+	ChallengeDNS  Challenge = "dns-01"
+)
+
+// DNSProvider is a kind of DNS service.
+type DNSProvider string
+
+// Providers.
+const (
+	DNSUpdate     DNSProvider = "rfc2136"
+	DNSCloudflare DNSProvider = "cloudflare"
+	DNSRoute53    DNSProvider = "route53"
+)
+
+// DNS is where records that prove control over a name are put.
+type DNS struct {
+	Pos         acl.Span
+	Provider    DNSProvider
+	ZoneID      string        // rfc2136: the zone's name; else the service's id of the zone
+	Token       Secret        // rfc2136: TSIG secret in base64, "" unsigned; cloudflare: API token; route53: access key id, colon, secret access key
+	Propagation time.Duration // wait before the authority is asked to look; default 60 s
+	Server      string        // rfc2136: host:port of the primary server
+	KeyName     string        // rfc2136: name of the TSIG key
+	KeyAlg      string        // rfc2136: default hmac-sha256
+	Endpoint    string        // cloudflare, route53: URL of the service's API; "" the public one
+}
+
+// EAB ties the account to one that exists at the authority otherwise (RFC 8555 section 7.3.4).
+type EAB struct {
+	KeyID   string
+	HMACKey Secret // base64url
 }
 
 // Router binds a rule to a service.
@@ -154,6 +236,7 @@ type LoadBalancer struct {
 	PassHost            bool         // send the client's Host upstream; default true
 	Transport           Transport
 	CAPos               acl.Span // of transport.ca_file
+	ClientPos           KeyPair  // where transport.cert_file and key_file stand
 	Sticky              *Sticky  // nil: not sticky; always nil in this release
 }
 
@@ -186,6 +269,8 @@ type Transport struct {
 	MaxConnections int           // open per backend; default 1024
 	CAFile         string        // PEM roots instead of the system's; "" system
 	ServerName     string        // TLS name to verify and send; "" from the URL
+	CertFile       string        // PEM certificate to show to https backends; "" none
+	KeyFile        string        // its key
 }
 
 // Middleware is one named HTTP policy. Exactly one of the typed blocks is set, chosen by Type.
@@ -279,7 +364,5 @@ type Management struct {
 // ManagementTLS is the tls block of management.
 type ManagementTLS struct {
 	TLS
-	ClientCAFile      string
-	ClientCAPos       acl.Span
 	RequireClientCert bool
 }

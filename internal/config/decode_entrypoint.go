@@ -1,11 +1,9 @@
 package config
 
 import (
-	"crypto/tls"
 	"fmt"
 	"math"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -78,55 +76,6 @@ func (d *decoder) wrongProtocol(o *object, is Protocol) {
 	for _, c := range o.blocks {
 		report(c.block.Name, c.block.NameSpan)
 	}
-}
-
-// tls decodes the keys that entrypoints and management share, and acme where the kind has it.
-func (d *decoder) tls(o *object) *TLS {
-	t := &TLS{Pos: o.at, MinVersion: tls.VersionTLS12}
-	version, _ := enum(o, "min_version", "1.2", "1.2", "1.3")
-	if version == "1.3" {
-		t.MinVersion = tls.VersionTLS13
-	}
-	if o.kind == "tls" {
-		t.ACME = d.acme(o)
-	}
-	file := func(key string) (string, acl.Span) {
-		f := o.str(key, t.ACME == nil)
-		if f.ok && f.s == "" && t.ACME == nil {
-			d.bad(f, CodeMissing, "%s in %s is empty", key, o.title)
-		}
-		return f.s, f.at
-	}
-	t.CertFile, t.CertPos = file("cert_file")
-	t.KeyFile, t.KeyPos = file("key_file")
-	return t
-}
-
-// acme decodes the certificate manager's keys. It is nil when acme is false or absent; the other keys are then of no
-// effect, which is reported.
-func (d *decoder) acme(o *object) *ACME {
-	a := &ACME{Enabled: o.boolean("acme", false), Staging: o.boolean("acme_staging", false)}
-	a.Email = o.str("acme_email", false).s
-	for _, t := range o.list("acme_domains") {
-		if !isHostName(strings.TrimPrefix(t.s, "*.")) {
-			d.bad(t, CodeValue, "acme_domains in %s has an item that is not a host name", o.title)
-		}
-		a.Domains = append(a.Domains, t.s)
-	}
-	a.StoragePath = "/etc/gateway/acme"
-	if t := o.str("acme_storage_path", false); t.ok {
-		a.StoragePath = t.s
-	}
-	if !a.Enabled {
-		for _, key := range []string{"acme_staging", "acme_email", "acme_domains", "acme_storage_path"} {
-			if o.written(key) {
-				d.fail(CodeConflict, o.where(key), "%s in %s has no effect without acme = true", key, o.title)
-			}
-		}
-		return nil
-	}
-	d.later(o.where("acme"), "certificates by ACME are", "this release reads certificates from cert_file and key_file")
-	return a
 }
 
 // address returns a listening address in its canonical form, and the place of its value.

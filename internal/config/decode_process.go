@@ -157,8 +157,6 @@ func (d *decoder) management(cfg *Config, o *object) {
 	if t := o.child("tls"); t != nil {
 		t.kind = "management tls"
 		m.TLS = &ManagementTLS{TLS: *d.tls(t)}
-		ca := t.str("client_ca_file", false)
-		m.TLS.ClientCAFile, m.TLS.ClientCAPos = ca.s, ca.at
 		m.TLS.RequireClientCert = t.boolean("require_client_cert", false)
 		if m.TLS.RequireClientCert && m.TLS.ClientCAFile == "" {
 			d.fail(CodeConflict, t.where("require_client_cert"), "require_client_cert in %s needs client_ca_file", t.title)

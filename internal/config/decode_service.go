@@ -146,6 +146,17 @@ func (d *decoder) transport(o *object, lb *LoadBalancer) {
 		}
 		tr.ServerName = strings.Trim(canonical, "[]")
 	}
+	lb.ClientPos = d.keyPair(o, o.written("cert_file") || o.written("key_file"))
+	tr.CertFile, tr.KeyFile = lb.ClientPos.CertFile, lb.ClientPos.KeyFile
+	for _, p := range o.list("alpn") {
+		switch p.s {
+		case "http/1.1":
+		case "h2":
+			d.later(p.at, "HTTP/2 to backends is", `this release speaks HTTP/1.1 to backends`)
+		default:
+			d.bad(p, CodeEnum, "an item of alpn in %s must be one of h2, http/1.1, not %s", o.title, p.quote())
+		}
+	}
 	o.finish(nil)
 }
 
@@ -161,7 +172,7 @@ func (d *decoder) checkService(s *Service) {
 		seen[key] = srv.Pos
 	}
 	hasTLS := slices.ContainsFunc(s.LoadBalancer.Servers, func(s Server) bool { return s.Scheme == "https" })
-	if tr := s.LoadBalancer.Transport; !hasTLS && len(s.LoadBalancer.Servers) > 0 && (tr.CAFile != "" || tr.ServerName != "") {
-		d.warn(WarnNoEffect, s.Pos, "ca_file and server_name of services %s have no effect: it has no https backend", strconv.Quote(s.Name))
+	if tr := s.LoadBalancer.Transport; !hasTLS && len(s.LoadBalancer.Servers) > 0 && (tr.CAFile != "" || tr.ServerName != "" || tr.CertFile != "") {
+		d.warn(WarnNoEffect, s.Pos, "ca_file, cert_file and server_name of services %s have no effect: it has no https backend", strconv.Quote(s.Name))
 	}
 }

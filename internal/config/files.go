@@ -26,21 +26,22 @@ func CheckFiles(cfg *Config) acl.Diagnostics { return Loader{}.CheckFiles(cfg, t
 func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 	c := &fileCheck{d: &decoder{}, now: now}
 	for _, name := range sortedKeys(cfg.Entrypoints) {
-		if t := cfg.Entrypoints[name].TLS; t != nil && t.ACME == nil {
-			c.pair(t, "entrypoints "+strconv.Quote(name))
+		if t := cfg.Entrypoints[name].TLS; t != nil {
+			c.tls(t, "entrypoints "+strconv.Quote(name))
 		}
 	}
 	for _, name := range sortedKeys(cfg.Services) {
-		if lb := cfg.Services[name].LoadBalancer; lb.Transport.CAFile != "" {
-			c.roots(lb.Transport.CAFile, lb.CAPos, "ca_file of services "+strconv.Quote(name))
+		lb, owner := cfg.Services[name].LoadBalancer, "services "+strconv.Quote(name)
+		if lb.Transport.CAFile != "" {
+			c.roots(lb.Transport.CAFile, lb.CAPos, "ca_file of "+owner)
+		}
+		if lb.Transport.CertFile != "" {
+			c.pair(lb.ClientPos, owner)
 		}
 	}
 	if m := cfg.Management; m.Enabled {
 		if m.TLS != nil {
-			c.pair(&m.TLS.TLS, "management")
-			if m.TLS.ClientCAFile != "" {
-				c.roots(m.TLS.ClientCAFile, m.TLS.ClientCAPos, "client_ca_file of management")
-			}
+			c.tls(&m.TLS.TLS, "management")
 		}
 		lookup := l.LookupEnv
 		if lookup == nil {
@@ -60,8 +61,21 @@ type fileCheck struct {
 	now time.Time
 }
 
+// tls checks every file of a tls block.
+func (c *fileCheck) tls(t *TLS, owner string) {
+	for _, p := range t.Pairs() {
+		c.pair(p, owner)
+	}
+	if t.ClientCAFile != "" {
+		c.roots(t.ClientCAFile, t.ClientCAPos, "client_ca_file of "+owner)
+	}
+	if t.ACME != nil && t.ACME.CAFile != "" {
+		c.roots(t.ACME.CAFile, t.ACME.CAPos, "acme_ca_file of "+owner)
+	}
+}
+
 // pair checks a certificate chain and its key. Nothing of the key's content reaches a message.
-func (c *fileCheck) pair(t *TLS, owner string) {
+func (c *fileCheck) pair(t KeyPair, owner string) {
 	chain, okChain := c.read(t.CertFile, t.CertPos, "cert_file of "+owner)
 	key, okKey := c.read(t.KeyFile, t.KeyPos, "key_file of "+owner)
 	var leaf *x509.Certificate

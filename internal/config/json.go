@@ -2,7 +2,6 @@ package config
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -123,21 +122,6 @@ func entrypointTree(e *Entrypoint) any {
 	}
 }
 
-func tlsTree(t *TLS) any {
-	if t == nil {
-		return nil
-	}
-	out := tree{"cert_file": t.CertFile, "key_file": t.KeyFile, "min_version": "1.2", "acme": t.ACME != nil}
-	if t.MinVersion == tls.VersionTLS13 {
-		out["min_version"] = "1.3"
-	}
-	if a := t.ACME; a != nil {
-		out["acme_email"], out["acme_domains"] = orNull(a.Email), list(a.Domains)
-		out["acme_staging"], out["acme_storage_path"] = a.Staging, a.StoragePath
-	}
-	return out
-}
-
 func serverTrees(servers []Server) any {
 	out := []any{}
 	for _, s := range servers {
@@ -194,6 +178,7 @@ func serviceTree(s *Service) any {
 			"connect_timeout": dur(lb.Transport.ConnectTimeout), "idle_timeout": dur(lb.Transport.IdleTimeout),
 			"max_idle": lb.Transport.MaxIdle, "max_connections": lb.Transport.MaxConnections,
 			"ca_file": orNull(lb.Transport.CAFile), "server_name": orNull(lb.Transport.ServerName),
+			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": []string{"http/1.1"},
 		},
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,
@@ -294,9 +279,8 @@ func providersTree(p Providers) any {
 func managementTree(m Management) any {
 	var t any
 	if m.TLS != nil {
-		inner := tlsTree(&m.TLS.TLS).(tree)
-		delete(inner, "acme")
-		inner["client_ca_file"], inner["require_client_cert"] = orNull(m.TLS.ClientCAFile), m.TLS.RequireClientCert
+		inner := sharedTLSTree(&m.TLS.TLS)
+		inner["require_client_cert"] = m.TLS.RequireClientCert
 		t = inner
 	}
 	return tree{

@@ -8,15 +8,6 @@ import (
 // The types of this file hold what the language knows and this release does not run. They are decoded and checked in
 // full, so that an error in them is found today, and then refused with CodeUnsupported.
 
-// ACME is the certificate manager's part of a tls block.
-type ACME struct {
-	Enabled     bool
-	Email       string
-	Domains     []string
-	Staging     bool
-	StoragePath string // default /etc/gateway/acme
-}
-
 // Mirror copies a share of the traffic to another service.
 type Mirror struct {
 	Service    string

@@ -232,6 +232,11 @@ func (o *object) written(key string) bool {
 	return slices.ContainsFunc(o.fields, func(f *field) bool { return f.key == key && f.val.Kind != acl.Null })
 }
 
+// hasValue is written for keys that may also be nested blocks.
+func (o *object) hasValue(key string) bool {
+	return o.written(key) || slices.ContainsFunc(o.blocks, func(c *child) bool { return c.block.Name == key })
+}
+
 // integer returns the exact integer of a field, or reports and returns nil.
 func (o *object) integer(f *field) *big.Int {
 	v := f.val

@@ -23,6 +23,8 @@ type Info struct {
 	Local      netip.AddrPort
 	Remote     netip.AddrPort
 	TLS        *tls.ConnectionState // nil: clear text
+	// Identity is who the peer is by a verified certificate: see [PeerIdentity]; "" nobody knows.
+	Identity string
 }
 
 // CloseWriter is a connection that can end its sending side alone.

@@ -122,6 +122,9 @@ func (s *secured) Abort() error {
 	return s.wire.Close()
 }
 
+// acmeALPN is what a certification authority negotiates to look at a certificate: nothing follows (RFC 8737 section 3).
+const acmeALPN = "acme-tls/1"
+
 // secure does the handshake. It returns nil when there is none, and the connection is to be closed.
 func (b *binding) secure(c conn.Conn, o *Options) *secured {
 	cfg := o.TLS()
@@ -147,7 +150,11 @@ func (b *binding) secure(c conn.Conn, o *Options) *secured {
 	}
 	state := t.ConnectionState()
 	s := &secured{Conn: t, wire: h.wire, info: *c.Info()}
-	s.info.TLS = &state
+	s.info.TLS, s.info.Identity = &state, conn.PeerIdentity(&state)
+	if state.NegotiatedProtocol == acmeALPN {
+		_ = s.Close()
+		return nil
+	}
 	return s
 }
 

@@ -321,3 +321,25 @@ func TestCloseIsBounded(t *testing.T) {
 		t.Errorf("closing took %v", d)
 	}
 }
+
+// A certification authority that has looked at a certificate by its own protocol gets nothing more (RFC 8737).
+func TestChallengeProtocol(t *testing.T) {
+	eachMode(t, func(t *testing.T, setup entrypoint.Setup) {
+		s := newSet(t, setup)
+		challenge := func() *tls.Config {
+			c := testTLS().Clone()
+			c.NextProtos = []string{"acme-tls/1"}
+			return c
+		}
+		apply(t, s, wanted{"web": {Address: "127.0.0.1:0", TLS: challenge, HTTP: func(conn.Conn, *drain.Tracker) { t.Error("served") }}})
+		raw, err := dial(s.Addr("web"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := tls.Client(raw.Conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"acme-tls/1"}})
+		defer func() { _ = c.Close() }()
+		if _, err := io.ReadFull(c, make([]byte, 1)); !errors.Is(err, io.EOF) || c.ConnectionState().NegotiatedProtocol != "acme-tls/1" {
+			t.Errorf("%q, %v", c.ConnectionState().NegotiatedProtocol, err)
+		}
+	})
+}

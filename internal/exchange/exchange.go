@@ -204,6 +204,7 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.Record.begin(now)
 	x.Record.Peer = info.Remote
 	x.Record.ClientIP = info.Remote.Addr().Unmap()
+	x.Record.ClientIdentity = info.Identity
 }
 
 // OnHead registers a response-head hook.

@@ -48,6 +48,8 @@ type Record struct {
 
 	Peer     netip.AddrPort // the socket's other end
 	ClientIP netip.Addr     // after trusted forwarding headers; equals Peer without them
+	// ClientIdentity is who the socket's other end is by its verified certificate (conn.PeerIdentity); "" unknown.
+	ClientIdentity string
 
 	Entrypoint, Router, Service string
 	Middleware                  string // the middleware that answered; "" none

@@ -16,6 +16,10 @@ const (
 	PeerPythonOpenAI = "python-openai"
 	// PeerNodeOpenAI is a folder from which node can import openai: run node in it.
 	PeerNodeOpenAI = "node-openai"
+	// PeerPebble is an ACME certification authority for tests.
+	PeerPebble = "pebble"
+	// PeerChallengeServer is a DNS server that tells every name to be at the address that it is told.
+	PeerChallengeServer = "pebble-challtestsrv"
 )
 
 // cached maps a peer to the files that prove it is installed, the first of which
@@ -23,6 +27,9 @@ const (
 var cached = map[string][]string{
 	PeerPythonOpenAI: {"venv/bin/python", "venv/openai-2.47.0"},
 	PeerNodeOpenAI:   {"node", "node/openai-6.49.0"},
+
+	PeerPebble:          {"bin/pebble", "bin/pebble-2.10.3"},
+	PeerChallengeServer: {"bin/pebble-challtestsrv", "bin/pebble-2.10.3"},
 }
 
 // Peer returns the path of a foreign program (nginx, apache2, curl, node) or of

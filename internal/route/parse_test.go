@@ -202,6 +202,9 @@ func TestRuleFacts(t *testing.T) {
 	if got := strings.Join(r.Hosts(), " "); got != "a.example *.b.example" {
 		t.Errorf("Hosts() = %s", got)
 	}
+	if got := mustParse(t, "Host(`a.example`) && !(Host(`b.example`) || !Host(`c.example`))").Hosts(); strings.Join(got, " ") != "a.example c.example" {
+		t.Errorf("Hosts() = %s", got)
+	}
 	ms := r.Matchers()
 	if len(ms) != 5 {
 		t.Fatalf("%d matchers", len(ms))

@@ -53,10 +53,11 @@ func (r *Rule) Matchers() []Matcher {
 	return out
 }
 
-// Hosts lists the arguments of the Host matchers, lower-cased and without repetition, wildcards as "*.x".
+// Hosts lists the arguments of the Host matchers that are not negated, lower-cased and without repetition, wildcards as
+// "*.x".
 func (r *Rule) Hosts() []string {
 	var out []string
-	r.root.each(func(m *matcher) {
+	r.root.asked(false, func(m *matcher) {
 		if m.spec.kind != kindHost {
 			return
 		}
@@ -118,6 +119,22 @@ func (n *node) each(f func(*matcher)) {
 	}
 	for _, k := range n.kids {
 		k.each(f)
+	}
+}
+
+// asked is each for the matchers under an even number of negations.
+func (n *node) asked(not bool, f func(*matcher)) {
+	switch n.op {
+	case opMatch:
+		if !not {
+			f(n.m)
+		}
+		return
+	case opNot:
+		not = !not
+	}
+	for _, k := range n.kids {
+		k.asked(not, f)
 	}
 }
 

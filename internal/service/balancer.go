@@ -34,10 +34,10 @@ type Balancer struct {
 }
 
 // New makes the balancer of a service. It takes references to the registry's state; Close returns them. It fails when
-// the file with the roots for https backends cannot be used.
+// the files for https backends cannot be used.
 func New(cfg *config.Service, reg *Registry) (*Balancer, error) {
 	lb := &cfg.LoadBalancer
-	from, err := loadTrust(lb.Transport.CAFile)
+	from, err := loadTrust(lb.Transport)
 	if err != nil {
 		return nil, fmt.Errorf("service %q: %w", cfg.Name, err)
 	}

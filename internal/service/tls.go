@@ -19,33 +19,40 @@ const resumable = 32
 // errNoRoots is a file of roots without any certificate.
 var errNoRoots = errors.New("holds no certificate")
 
-// trust is whom the https backends of a service are verified against.
+// trust is whom the https backends of a service are verified against, and who they are shown.
 type trust struct {
 	roots  *x509.CertPool // nil: the system's
 	digest [32]byte
+	shown  *shown // nil: no certificate
 }
 
-// loadTrust reads the file of roots; "" is the system's roots.
-func loadTrust(file string) (trust, error) {
-	if file == "" {
-		return trust{}, nil
+// loadTrust reads the files of a transport.
+func loadTrust(t config.Transport) (from trust, err error) {
+	if t.CertFile != "" {
+		if from.shown, err = newShown(t.CertFile, t.KeyFile); err != nil {
+			return trust{}, err
+		}
 	}
-	pem, err := os.ReadFile(file)
+	if t.CAFile == "" {
+		return from, nil
+	}
+	pem, err := os.ReadFile(t.CAFile)
 	if err != nil {
 		return trust{}, fmt.Errorf("reading ca_file: %w", err)
 	}
-	t := trust{roots: x509.NewCertPool(), digest: sha256.Sum256(pem)}
-	if !t.roots.AppendCertsFromPEM(pem) {
-		return trust{}, fmt.Errorf("reading ca_file %s: %w", file, errNoRoots)
+	from.roots, from.digest = x509.NewCertPool(), sha256.Sum256(pem)
+	if !from.roots.AppendCertsFromPEM(pem) {
+		return trust{}, fmt.Errorf("reading ca_file %s: %w", t.CAFile, errNoRoots)
 	}
-	return t, nil
+	return from, nil
 }
 
 // newPooled describes how a server is reached; the pool itself is made by the registry when it knows none.
 func newPooled(s *config.Server, t config.Transport, from trust) *pooled {
 	p := &pooled{key: poolKey{scheme: s.Scheme, addr: s.Addr, transport: t}}
 	if s.Scheme != "https" {
-		p.key.transport.CAFile, p.key.transport.ServerName = "", ""
+		t := &p.key.transport
+		t.CAFile, t.ServerName, t.CertFile, t.KeyFile = "", "", "", ""
 		return p
 	}
 	p.key.roots = from.digest
@@ -55,6 +62,10 @@ func newPooled(s *config.Server, t config.Transport, from trust) *pooled {
 	p.tls = &tls.Config{
 		RootCAs: from.roots, ServerName: p.key.serverName, MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(resumable),
+	}
+	if from.shown != nil {
+		own := from.shown.fork()
+		p.tls.GetClientCertificate, p.tls.ClientSessionCache = own.certificate, own
 	}
 	return p
 }

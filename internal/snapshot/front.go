@@ -17,11 +17,15 @@ import (
 type Front struct {
 	store      *Store
 	entrypoint string
+	challenge  func(token string) (string, bool)
 	kept       atomic.Pointer[Generation] // holds a reference
 }
 
-// NewFront returns the handler of the named entrypoint.
-func NewFront(s *Store, entrypoint string) *Front { return &Front{store: s, entrypoint: entrypoint} }
+// NewFront returns the handler of the named entrypoint. challenge answers the http-01 challenges that are pending at an
+// ACME authority, by their token; nil answers none.
+func NewFront(s *Store, entrypoint string, challenge func(token string) (string, bool)) *Front {
+	return &Front{store: s, entrypoint: entrypoint, challenge: challenge}
+}
 
 // Keep holds g, which must be current, for exchanges that begin when the generation in force does not know the
 // entrypoint any more. It replaces what was kept before, and holds until Let.
@@ -76,6 +80,10 @@ func (f *Front) Serve(x *exchange.Exchange) error {
 	}
 	defer g.release()
 	f.identify(g, x)
+	if f.prove(x) {
+		g.end(x, g.unrouted)
+		return nil
+	}
 	p, err := f.route(g, x)
 	meter := g.unrouted
 	if err == nil {
@@ -88,6 +96,28 @@ func (f *Front) Serve(x *exchange.Exchange) error {
 	}
 	g.end(x, meter)
 	return nil
+}
+
+// challengePath is where an authority looks for proof of control over a host (RFC 8555 section 8.3).
+const challengePath = "/.well-known/acme-challenge/"
+
+// prove answers an authority, before any router could redirect it, ask it for a key or send it elsewhere. Requests for
+// challenges that nobody waits for are like all others.
+func (f *Front) prove(x *exchange.Exchange) bool {
+	path := x.Request.Path
+	if len(path) < len(challengePath) || string(path[:len(challengePath)]) != challengePath || f.challenge == nil || string(x.Request.Method) != "GET" {
+		return false
+	}
+	answer, ok := f.challenge(string(path[len(challengePath):]))
+	if !ok {
+		return false
+	}
+	x.Response.Status, x.Response.ContentLength = 200, int64(len(answer))
+	x.Response.Fields.Add("Content-Type", "application/octet-stream")
+	if err := x.Send([]byte(answer), true); err != nil {
+		x.Fail(err)
+	}
+	return true
 }
 
 // Refuse records a request that the engine does not let through.

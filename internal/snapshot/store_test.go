@@ -90,7 +90,7 @@ func (p *parts) empty(t *testing.T, s *snapshot.Store) {
 func TestFrontKeeps(t *testing.T) {
 	p := newParts()
 	var s snapshot.Store
-	f := snapshot.NewFront(&s, "more")
+	f := snapshot.NewFront(&s, "more", nil)
 	if c := serve(f); c != exchange.CodeDraining {
 		t.Errorf("before the first generation: %s", c)
 	}
@@ -132,7 +132,7 @@ func TestFrontKeeps(t *testing.T) {
 func TestSwapsUnderExchanges(t *testing.T) {
 	p := newParts()
 	var s snapshot.Store
-	f := snapshot.NewFront(&s, "more")
+	f := snapshot.NewFront(&s, "more", nil)
 	s.Swap(p.compile(t, web+"\n"+more))
 	var stop atomic.Bool
 	var load sync.WaitGroup

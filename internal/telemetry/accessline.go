@@ -93,6 +93,10 @@ func appendOptional(b []byte, x *exchange.Exchange) []byte {
 	r := &x.Record
 	b = append(b, `,"peer_ip":`...)
 	b = appendAddr(b, r.Peer.Addr())
+	if r.ClientIdentity != "" {
+		b = append(b, `,"client_identity":`...)
+		b = appendText(b, r.ClientIdentity, maxName)
+	}
 	if r.RequestID != "" {
 		b = append(b, `,"request_id":`...)
 		b = appendText(b, r.RequestID, maxName)

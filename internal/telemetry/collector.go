@@ -19,6 +19,8 @@ var (
 	descGenerations = desc("generations", "Configurations in use: the current one, and older ones that still serve exchanges.")
 	descLogDropped  = desc("access_log_dropped_total", "Access log entries lost because the output was too slow or failed.")
 	descOpen        = desc("open_connections", "Open connections from clients by entrypoint.", "entrypoint")
+	descCertReload  = desc("tls_certificate_reloads_total", "Changed certificate and authority files taken up or refused.", "result")
+	descCertIssue   = desc("tls_certificate_renewals_total", "Attempts to have a certificate issued or renewed by ACME.", "result")
 	descCertificate = desc("tls_certificate_expiry_timestamp_seconds", "End of validity of the entrypoint's certificate, in Unix time.", "entrypoint")
 	descRouter      = desc("router_requests_total", "Exchanges that matched the router.", "router")
 	descRouterError = desc("router_errors_total", "Exchanges of the router with a status of 400 or more, or none.", "router")
@@ -127,6 +129,13 @@ func (c *collector) base(s *scrape) {
 	s.counter(descReloads, c.m.reloads[1].Load(), "success")
 	if s.src.Generations != nil {
 		s.gauge(descGenerations, float64(s.src.Generations()))
+	}
+	if s.src.CertificateChanges != nil {
+		reloaded, broken, issued, refused := s.src.CertificateChanges()
+		s.counter(descCertReload, broken, "failure")
+		s.counter(descCertReload, reloaded, "success")
+		s.counter(descCertIssue, refused, "failure")
+		s.counter(descCertIssue, issued, "success")
 	}
 	if s.src.AccessLogDropped != nil {
 		s.counter(descLogDropped, s.src.AccessLogDropped())

@@ -23,6 +23,8 @@ type Sources struct {
 	QueueDepth func(report func(service string, waiting int64))
 	// Certificates reports when the certificate of an entrypoint ends; of several, the first to end.
 	Certificates func(report func(entrypoint string, notAfter time.Time))
+	// CertificateChanges counts files taken up and refused, and certificates issued and not issued, since the start.
+	CertificateChanges func() (reloaded, broken, issued, refused uint64)
 	// Generations is the number of configurations that are still in use.
 	Generations func() int64
 	// AccessLogDropped is the number of access log entries that were lost.
