@@ -30,6 +30,14 @@ type server struct {
 // options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force.
 func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func()) {
 	srv := s.get(ep.Name)
+	if ep.Protocol == config.TCP {
+		return &entrypoint.Options{
+			Address: ep.Address, MaxConnections: ep.MaxConnections, AllowedIPs: ep.TCPAllowedIPs,
+			Streams: &entrypoint.Streams{
+				Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
+			},
+		}, func() {}
+	}
 	one := &http1.Settings{
 		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: srv.front,
 		HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,

@@ -35,7 +35,7 @@ var rooms = map[string][]string{
 	"internal/telemetry":  {"internal/config", "internal/exchange"},
 	"internal/cert":       {"internal/config"},
 	"internal/entrypoint": {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/http1", "internal/http2"},
-	"internal/middleware": {"internal/config", "internal/exchange"},
+	"internal/middleware": {"internal/config", "internal/conn", "internal/exchange"},
 	"internal/firewall":   {"internal/config", "internal/exchange"},
 	"internal/service":    {"internal/config", "internal/exchange", "internal/conn", "internal/http1", "internal/http2"},
 	"internal/proxy":      {"internal/service", "internal/exchange", "internal/conn", "internal/http1"},
@@ -51,7 +51,7 @@ var rooms = map[string][]string{
 
 	// Assembled.
 	"internal/snapshot": {
-		"internal/config", "internal/exchange", "internal/route", "internal/middleware", "internal/firewall",
+		"internal/config", "internal/conn", "internal/exchange", "internal/route", "internal/middleware", "internal/firewall",
 		"internal/service", "internal/proxy", "internal/telemetry", "internal/inference", "internal/usage", "internal/actor", "internal/egress",
 	},
 

@@ -52,7 +52,7 @@ type Entrypoint struct {
 	Address string // canonical: IP:port, [IPv6]:port, :port, name:port or unix:/path
 	// AddressPos is the place of the address.
 	AddressPos acl.Span
-	Protocol   Protocol // http, tcp or udp; only http runs in this release
+	Protocol   Protocol // http, tcp or udp; udp does not run in this release
 	TLS        *TLS     // nil: clear text
 
 	MaxConnections    int           // concurrent connections; default 10000
@@ -65,9 +65,11 @@ type Entrypoint struct {
 	Forwarded         Forwarded
 	AllowEncodedSlash bool // encoded_slashes = "allow"; default reject
 
-	TCPAllowedIPs     []netip.Prefix // tcp only; empty allows all
-	UDPSessionTimeout time.Duration  // udp only; 0 otherwise
-	UDPMaxSessions    uint64         // udp only; 0 otherwise
+	TCPAllowedIPs       []netip.Prefix // tcp only; empty allows all
+	TCPIdleTimeout      time.Duration  // tcp only; no byte in either direction; 0 no bound, the default
+	TCPHalfCloseTimeout time.Duration  // tcp only; the same once one side has ended; default 30 s
+	UDPSessionTimeout   time.Duration  // udp only; 0 otherwise
+	UDPMaxSessions      uint64         // udp only; 0 otherwise
 }
 
 // Protocol is what an entrypoint speaks.
@@ -103,9 +105,12 @@ type Router struct {
 	RuleText    string
 	Rule        *route.Rule
 	Service     string
-	Entrypoints []string // empty: every http entrypoint
+	Entrypoints []string // empty: every entrypoint of the protocol
 	Middlewares []string
 	Priority    int // > 0 explicit; else the rule's length decides
+	// Protocol says whether it routes requests (HTTP) or connections (TCP): that of its entrypoints, and where it names
+	// none what its rule judges.
+	Protocol Protocol
 
 	refs routerRefs
 }
@@ -161,7 +166,7 @@ type LoadBalancer struct {
 type Server struct {
 	Pos    acl.Span
 	URL    string // as written
-	Scheme string // http or https
+	Scheme string // http, https or tcp
 	Addr   string // host:port (default port filled in), or unix:/path
 	Host   string // authority to send when PassHost is false, and the TLS server name's source
 	Base   string // base path without trailing slash; "" when none
@@ -171,7 +176,7 @@ type Server struct {
 
 // HealthCheck is the active probe of a service.
 type HealthCheck struct {
-	Path               string
+	Path               string        // "" only for tcp backends, where connecting is the probe
 	Interval           time.Duration // default 10 s
 	Timeout            time.Duration // default 5 s
 	UnhealthyThreshold int           // default 3
@@ -188,7 +193,7 @@ type Transport struct {
 	ServerName     string        // TLS name to verify and send; "" from the URL
 }
 
-// Middleware is one named HTTP policy. Exactly one of the typed blocks is set, chosen by Type.
+// Middleware is one named policy. Exactly one of the typed blocks is set, chosen by Type.
 type Middleware struct {
 	Name        string
 	Pos         acl.Span
@@ -196,6 +201,7 @@ type Middleware struct {
 	RateLimit   *RateLimit
 	Headers     *Headers
 	StripPrefix *StripPrefix
+	TCPFilter   *TCPFilter
 
 	// The rest is decoded, and refused in this release.
 	JWT            *JWT
@@ -208,7 +214,6 @@ type Middleware struct {
 	Retry          *Retry
 	CircuitBreaker *CircuitBreaker
 	IPAllow        *IPAllow
-	TCPFilter      *TCPFilter
 }
 
 // RateLimit is a token bucket.
@@ -232,6 +237,12 @@ type HeaderValue struct {
 
 // StripPrefix removes the first matching path prefix.
 type StripPrefix struct{ Prefixes []string }
+
+// TCPFilter bounds the connections of a tcp router.
+type TCPFilter struct {
+	MaxConnections int // 0: no bound
+	Allowed        []netip.Prefix
+}
 
 // Providers are the dynamic sources.
 type Providers struct {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"crypto/tls"
-	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -19,7 +18,7 @@ const (
 
 // protocolKeys are the keys that only entrypoints of one protocol have.
 var protocolKeys = map[string]Protocol{
-	"tcp_allowed_ips": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
+	"tcp_allowed_ips": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
 	"header_timeout": HTTP, "body_idle_timeout": HTTP, "write_idle_timeout": HTTP, "keepalive_timeout": HTTP,
 	"max_header_bytes": HTTP, "max_headers": HTTP, "forwarded": HTTP, "encoded_slashes": HTTP,
 }
@@ -30,8 +29,8 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	e.Address, e.AddressPos = o.address("address", true, "")
 	var proto text
 	e.Protocol, proto = enum(o, "protocol", HTTP, HTTP, TCP, UDP)
-	if e.Protocol != HTTP {
-		d.later(proto.at, fmt.Sprintf("protocol %s is", e.Protocol), `this release runs entrypoints with protocol = "http"`)
+	if e.Protocol == UDP {
+		d.later(proto.at, "protocol udp is", `this release runs entrypoints with protocol = "http" or "tcp"`)
 	}
 	d.wrongProtocol(o, e.Protocol)
 	e.MaxConnections = o.count("max_connections", 10_000, 1, math.MaxUint32)
@@ -49,6 +48,10 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		f.finish(nil)
 	}
 	e.TCPAllowedIPs = o.prefixes("tcp_allowed_ips")
+	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", 30*time.Second)
+	if e.Protocol == TCP {
+		e.TCPIdleTimeout, e.TCPHalfCloseTimeout = idle, half
+	}
 	timeout, sessions := o.seconds("udp_session_timeout_secs", 30, 1), o.number("udp_max_sessions", 10_000, 1, math.MaxUint32)
 	if e.Protocol == UDP {
 		e.UDPSessionTimeout, e.UDPMaxSessions = timeout, sessions
@@ -56,6 +59,9 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	if t := o.child("tls"); t != nil {
 		if e.Protocol == UDP {
 			d.fail(CodeOtherType, t.at, "tls in %s has no effect on protocol udp", o.title)
+		}
+		if e.Protocol == TCP {
+			d.later(t.at, "tls on protocol tcp is", "this release forwards tcp connections as they are")
 		}
 		t.kind = "tls"
 		e.TLS = d.tls(t)

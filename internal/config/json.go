@@ -118,6 +118,8 @@ func entrypointTree(e *Entrypoint) any {
 		"max_header_bytes": e.MaxHeaderBytes, "max_headers": e.MaxHeaders, "encoded_slashes": slashes,
 		"forwarded":                tree{"trusted_ips": prefixes(e.Forwarded.TrustedIPs)},
 		"tcp_allowed_ips":          prefixes(e.TCPAllowedIPs),
+		"tcp_idle_timeout":         when(e.TCPIdleTimeout > 0, dur(e.TCPIdleTimeout)),
+		"tcp_half_close_timeout":   when(e.Protocol == TCP, dur(e.TCPHalfCloseTimeout)),
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
 	}
@@ -163,7 +165,7 @@ func serviceTree(s *Service) any {
 	var health, sticky, mirror, failover any
 	if h := lb.HealthCheck; h != nil {
 		health = tree{
-			"path": h.Path, "interval": dur(h.Interval), "timeout": dur(h.Timeout),
+			"path": orNull(h.Path), "interval": dur(h.Interval), "timeout": dur(h.Timeout),
 			"unhealthy_threshold": h.UnhealthyThreshold, "healthy_threshold": h.HealthyThreshold,
 		}
 	}

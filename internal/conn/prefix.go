@@ -14,6 +14,19 @@ func WithPrefix(c Conn, pre []byte) Conn {
 	return &prefixed{Conn: c, pre: pre}
 }
 
+// unread is the connection below prefixes, and what is to be read before it.
+func unread(c Conn) (Conn, []byte) {
+	var pre []byte
+	for {
+		p, ok := c.(*prefixed)
+		if !ok {
+			return c, pre
+		}
+		pre = append(pre[:len(pre):len(pre)], p.pre...)
+		c = p.Conn
+	}
+}
+
 // Read returns the prefix, then what the connection has.
 func (p *prefixed) Read(b []byte) (int, error) {
 	if len(p.pre) > 0 {

@@ -2,6 +2,7 @@ package entrypoint
 
 import (
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -26,9 +27,13 @@ type binding struct {
 	timer   *time.Timer // forces the connections; set once retired
 }
 
-// admit counts a new connection, or returns nil when there are too many.
-func (b *binding) admit() *Options {
+// admit counts a new connection, or returns nil when its peer is not allowed or there are too many.
+func (b *binding) admit(peer netip.Addr) *Options {
 	o := b.opts.Load()
+	if !o.allows(peer) {
+		b.counts.refused.Add(1)
+		return nil
+	}
 	if b.counts.open.Add(1) > o.maxConnections() {
 		b.counts.open.Add(-1)
 		b.counts.refused.Add(1)
@@ -52,6 +57,10 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	defer b.leave()
 	defer func() { _ = c.Close() }()
 	defer b.recover(c)
+	if o.Streams != nil {
+		b.stream(c, o)
+		return
+	}
 	if o.TLS == nil {
 		o.HTTP(c, &b.live)
 		return

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -45,13 +46,17 @@ type Options struct {
 	// `[::]` are every address of that one family, an empty host is every address of both. A name is resolved when
 	// it is bound, and its first IPv4 address is preferred.
 	Address string
-	// HTTP serves connections; required. In clear text it also gets those that speak HTTP/2 from their first byte on.
+	// HTTP serves connections; required unless Streams is set. In clear text it also gets those that speak HTTP/2 from their first byte on.
 	HTTP Serve
+	// Streams, if set, serves connections as they are, instead of HTTP and H2.
+	Streams *Streams
 	// H2 serves TLS connections that agreed on h2; nil gives them to HTTP.
 	H2 Serve
 	// TLS is asked for the configuration of each new connection; nil is clear text. A nil configuration refuses the
 	// connection.
 	TLS func() *tls.Config
+	// AllowedIPs are the peers that are served, empty all; those of others are closed at once.
+	AllowedIPs []netip.Prefix
 	// MaxConnections bounds the open ones; those beyond are closed at once. 0 is DefaultMaxConnections.
 	MaxConnections int
 	// HandshakeTimeout bounds the TLS handshake; 0 is DefaultHandshakeTimeout.
@@ -63,6 +68,12 @@ func (o *Options) maxConnections() int64 {
 		return int64(o.MaxConnections)
 	}
 	return DefaultMaxConnections
+}
+
+// allows reports whether a peer may connect.
+func (o *Options) allows(peer netip.Addr) bool {
+	peer = peer.Unmap().WithZone("")
+	return len(o.AllowedIPs) == 0 || slices.ContainsFunc(o.AllowedIPs, func(p netip.Prefix) bool { return p.Contains(peer) })
 }
 
 func (o *Options) handshakeTimeout() time.Duration {
@@ -78,7 +89,7 @@ type Stats struct {
 	Address           string // as bound; "" when only old connections are left
 	Open              int64  // connections
 	Accepted          uint64 // connections taken, without the refused
-	Refused           uint64 // closed at once: max_connections
+	Refused           uint64 // closed at once: not allowed, or too many
 	HandshakeFailures uint64
 	AcceptErrors      uint64 // out of descriptors or memory; accepting paused
 	Panics            uint64 // connections that ended in a recovered panic

@@ -19,6 +19,7 @@ const (
 	OutcomeTimeout              // a limit ended it after the head was sent
 	OutcomeUpgraded             // the connection switched protocols and was relayed to its end
 	OutcomeDrained              // the drain deadline ended it
+	Outcomes                    // the number of them
 )
 
 // String is the word of the access log.
@@ -54,8 +55,8 @@ type Record struct {
 	Attempts                    []Attempt
 
 	Status   int
-	BytesIn  int64 // request body
-	BytesOut int64 // response body
+	BytesIn  int64 // request body; of a connection everything from the client
+	BytesOut int64 // response body; of a connection everything to the client
 	Outcome  Outcome
 	Code     Code   // of the error the gateway answered with, or that ended the stream
 	Limit    string // the limit that fired, by its configuration key; "" none

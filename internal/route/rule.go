@@ -88,6 +88,11 @@ func (r *Rule) HasTCP() bool {
 	return r.has(func(m *matcher) bool { return m.spec.tcp })
 }
 
+// NeedsSNI tells whether the rule can be judged only with the server name that a client asks for.
+func (r *Rule) NeedsSNI() bool {
+	return r.has(func(m *matcher) bool { return m.spec.kind == kindHostSNI && m.want != "*" })
+}
+
 func (r *Rule) has(f func(*matcher) bool) bool {
 	found := false
 	r.root.each(func(m *matcher) { found = found || f(m) })

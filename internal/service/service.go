@@ -45,7 +45,7 @@ type Policy struct {
 type Backend struct {
 	ID     string // opaque, for metrics; see BackendID
 	URL    string // as configured, without credentials
-	Scheme string // http or https
+	Scheme string // http, https or tcp
 	Addr   string // host:port, or unix:/path
 	Host   string // authority, for when the client's is not passed on
 	Base   string // path prefix without trailing slash; "" none
