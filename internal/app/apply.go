@@ -209,7 +209,7 @@ func (a *App) loadCertificates(cfg *config.Config, c *change) error {
 		if ep.TLS == nil {
 			continue
 		}
-		src, err := a.certs.Load(cert.Files{CertFile: ep.TLS.CertFile, KeyFile: ep.TLS.KeyFile, MinVersion: ep.TLS.MinVersion})
+		src, err := a.certs.Load(cert.Files{CertFile: ep.TLS.CertFile, KeyFile: ep.TLS.KeyFile, MinVersion: ep.TLS.MinVersion, NoALPN: ep.Protocol == config.TCP})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("entrypoint %s: %w", name, err))
 			continue

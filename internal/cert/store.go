@@ -38,9 +38,14 @@ type Files struct {
 	MinVersion uint16
 	// HTTP1Only leaves h2 out of what is offered.
 	HTTP1Only bool
+	// NoALPN offers no protocol: what is spoken inside is between the client and a backend.
+	NoALPN bool
 }
 
 func (f Files) protocols() []string {
+	if f.NoALPN {
+		return nil
+	}
 	if f.HTTP1Only {
 		return []string{"http/1.1"}
 	}

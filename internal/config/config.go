@@ -66,6 +66,7 @@ type Entrypoint struct {
 	AllowEncodedSlash bool // encoded_slashes = "allow"; default reject
 
 	TCPAllowedIPs       []netip.Prefix // tcp only; empty allows all
+	TCPHelloTimeout     time.Duration  // tcp only; for the ClientHello, where a router asks for a server name; default 3 s
 	TCPIdleTimeout      time.Duration  // tcp only; no byte in either direction; 0 no bound, the default
 	TCPHalfCloseTimeout time.Duration  // tcp only; the same once one side has ended; default 30 s
 	UDPSessionTimeout   time.Duration  // udp only; 0 otherwise
@@ -111,14 +112,24 @@ type Router struct {
 	// Protocol says whether it routes requests (HTTP) or connections (TCP): that of its entrypoints, and where it names
 	// none what its rule judges.
 	Protocol Protocol
+	TLS      TLSMode // tcp only
 
 	refs routerRefs
 }
 
+// TLSMode says what becomes of TLS on a connection.
+type TLSMode string
+
+// Modes. The zero mode terminates on entrypoints with a tls block, and passes through on others.
+const (
+	Terminate   TLSMode = "terminate"
+	Passthrough TLSMode = "passthrough"
+)
+
 // routerRefs remembers where the names of a router were written, for the checks that need the whole configuration.
 type routerRefs struct {
 	rule                     text
-	service                  text
+	service, tls             text
 	entrypoints, middlewares []text
 }
 

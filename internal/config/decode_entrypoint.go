@@ -18,7 +18,7 @@ const (
 
 // protocolKeys are the keys that only entrypoints of one protocol have.
 var protocolKeys = map[string]Protocol{
-	"tcp_allowed_ips": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
+	"tcp_allowed_ips": TCP, "tcp_hello_timeout": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
 	"header_timeout": HTTP, "body_idle_timeout": HTTP, "write_idle_timeout": HTTP, "keepalive_timeout": HTTP,
 	"max_header_bytes": HTTP, "max_headers": HTTP, "forwarded": HTTP, "encoded_slashes": HTTP,
 }
@@ -48,8 +48,10 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		f.finish(nil)
 	}
 	e.TCPAllowedIPs = o.prefixes("tcp_allowed_ips")
+	hello := o.duration("tcp_hello_timeout", 3*time.Second)
 	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", 30*time.Second)
 	if e.Protocol == TCP {
+		e.TCPHelloTimeout = hello
 		e.TCPIdleTimeout, e.TCPHalfCloseTimeout = idle, half
 	}
 	timeout, sessions := o.seconds("udp_session_timeout_secs", 30, 1), o.number("udp_max_sessions", 10_000, 1, math.MaxUint32)
@@ -59,9 +61,6 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	if t := o.child("tls"); t != nil {
 		if e.Protocol == UDP {
 			d.fail(CodeOtherType, t.at, "tls in %s has no effect on protocol udp", o.title)
-		}
-		if e.Protocol == TCP {
-			d.later(t.at, "tls on protocol tcp is", "this release forwards tcp connections as they are")
 		}
 		t.kind = "tls"
 		e.TLS = d.tls(t)

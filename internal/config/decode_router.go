@@ -20,6 +20,7 @@ func (d *decoder) router(name string, o *object) *Router {
 	r.Entrypoints = plain(r.refs.entrypoints)
 	r.refs.middlewares = o.list("middlewares")
 	r.Middlewares = plain(r.refs.middlewares)
+	r.TLS, r.refs.tls = enum(o, "tls", TLSMode(""), Terminate, Passthrough)
 	r.Priority = max(o.signed("priority", 0), 0)
 	o.finish(nil)
 	if r.refs.rule.ok {
@@ -97,8 +98,6 @@ func (d *decoder) checkRule(r *Router, title string) {
 		switch {
 		case r.Protocol == HTTP && m.TCP:
 			d.later(at, "matcher "+m.Name+" on http entrypoints, in "+title+", is", "this release routes requests there: Host, Path, PathPrefix, Method, Headers, Query, ClientIP")
-		case r.Protocol == TCP && m.Name == "HostSNI" && m.Args[0] != "*":
-			d.later(at, "routing by server name, in "+title+", is", "this release has HostSNI(`*`)")
 		case r.Protocol == TCP && !fitsConnections(m):
 			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of a tcp connection", title, m.Name).Hint = "connections are told apart by HostSNI and ClientIP; HostSNI(`*`) takes all"
 		}
@@ -122,6 +121,7 @@ func fitsConnections(m route.Matcher) bool {
 func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	title := "routers " + strconv.Quote(r.Name)
 	d.checkRule(r, title)
+	d.checkTLSMode(cfg, r, title)
 	if t := r.refs.service; t.ok {
 		reference(d, t, "service", title, cfg.Services)
 		d.checkBackends(cfg.Services[t.s], r, title)
@@ -151,6 +151,25 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 		d.fail(CodeReference, r.Pos, "%s can be reached by no connection: there is no tcp entrypoint", title).Hint = `add one: entrypoints "db" { address = ":5432", protocol = "tcp" }`
 	default:
 		d.fail(CodeReference, r.Pos, "%s can be reached by no request: there is no http entrypoint", title).Hint = `add one: entrypoints "web" { address = ":8080" }`
+	}
+}
+
+// checkTLSMode reports a router that cannot have TLS as it wants it.
+func (d *decoder) checkTLSMode(cfg *Config, r *Router, title string) {
+	if !r.refs.tls.ok {
+		return
+	}
+	if r.Protocol != TCP {
+		d.later(r.refs.tls.at, "tls in "+title+", on http entrypoints, is", "this release terminates TLS there, as the entrypoint says")
+		return
+	}
+	for _, name := range sortedKeys(cfg.Entrypoints) {
+		e := cfg.Entrypoints[name]
+		bound := len(r.Entrypoints) == 0 || slices.Contains(r.Entrypoints, name)
+		if r.TLS == Terminate && bound && e.Protocol == TCP && e.TLS == nil {
+			d.fail(CodeConflict, r.refs.tls.at, "%s terminates TLS, for which entrypoints %s has no certificate", title, strconv.Quote(name)).Hint = "give the entrypoint a tls block, or name other entrypoints"
+			return
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ func (c *Config) tree() tree {
 		"routers": each(c.Routers, func(r *Router) any {
 			return tree{
 				"rule": c.showRule(r), "service": r.Service, "entrypoints": list(r.Entrypoints),
-				"middlewares": list(r.Middlewares), "priority": r.Priority,
+				"middlewares": list(r.Middlewares), "priority": r.Priority, "tls": orNull(string(r.TLS)),
 			}
 		}),
 		"services":    each(c.Services, serviceTree),
@@ -118,6 +118,7 @@ func entrypointTree(e *Entrypoint) any {
 		"max_header_bytes": e.MaxHeaderBytes, "max_headers": e.MaxHeaders, "encoded_slashes": slashes,
 		"forwarded":                tree{"trusted_ips": prefixes(e.Forwarded.TrustedIPs)},
 		"tcp_allowed_ips":          prefixes(e.TCPAllowedIPs),
+		"tcp_hello_timeout":        when(e.Protocol == TCP, dur(e.TCPHelloTimeout)),
 		"tcp_idle_timeout":         when(e.TCPIdleTimeout > 0, dur(e.TCPIdleTimeout)),
 		"tcp_half_close_timeout":   when(e.Protocol == TCP, dur(e.TCPHalfCloseTimeout)),
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),

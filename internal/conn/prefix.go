@@ -53,3 +53,23 @@ func (p *prefixed) Interrupt() {
 	}
 	_ = p.Conn.SetDeadline(longAgo)
 }
+
+// Quiet reports whether nothing has arrived and the peer is still there.
+func (p *prefixed) Quiet() bool {
+	q, ok := p.Conn.(interface{ Quiet() bool })
+	return ok && len(p.pre) == 0 && q.Quiet()
+}
+
+// PeerGone reports whether the peer has left, if the connection below can tell.
+func (p *prefixed) PeerGone() bool {
+	b, ok := p.Conn.(Prober)
+	return ok && b.PeerGone()
+}
+
+// Abort closes with a reset where that is possible.
+func (p *prefixed) Abort() error {
+	if a, ok := p.Conn.(interface{ Abort() error }); ok {
+		return a.Abort()
+	}
+	return p.Conn.Close()
+}

@@ -65,9 +65,10 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 		o.HTTP(c, &b.live)
 		return
 	}
-	s := b.secure(c, o)
+	s, err := b.secure(c, o)
 	switch {
-	case s == nil:
+	case err != nil:
+		answerClearText(c, err)
 	case s.info.TLS.NegotiatedProtocol == "h2" && o.H2 != nil:
 		o.H2(s, &b.live)
 	default:

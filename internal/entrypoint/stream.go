@@ -25,6 +25,8 @@ type stream struct {
 	slot   conn.ClockSlot
 	ticket drain.Ticket
 	forced atomic.Bool
+
+	secured *secured // nil: TLS is not ended here
 }
 
 // stream serves a connection as it is.
@@ -33,12 +35,34 @@ func (b *binding) stream(c conn.Conn, o *Options) {
 	s.guard.Bind(o.Streams.Clock)
 	s.x.BeginConn(&s.guard, c.Info(), time.Now())
 	s.x.Pace = o.Streams.Pace
+	if o.TLS != nil {
+		s.x.Terminate = func(c conn.Conn) (conn.Conn, error) { return s.secure(b, c, o) }
+		defer s.end()
+	}
 	b.live.Enter(&s.ticket, s)
 	defer s.ticket.Leave()
 	o.Streams.Clock.Add(s)
 	defer o.Streams.Clock.Remove(s)
 	if err := o.Streams.Handler.ServeConn(c, &s.x); err != nil {
 		s.x.Fail(err)
+	}
+}
+
+// secure ends TLS on the connection.
+func (s *stream) secure(b *binding, c conn.Conn, o *Options) (conn.Conn, error) {
+	t, err := b.secure(c, o)
+	if err != nil {
+		return nil, err
+	}
+	s.secured = t
+	s.x.Conn = t.Info()
+	return t, nil
+}
+
+// end closes what is inside TLS.
+func (s *stream) end() {
+	if s.secured != nil {
+		_ = s.secured.Close()
 	}
 }
 

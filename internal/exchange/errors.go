@@ -24,6 +24,7 @@ const (
 	CodeMisdirected        Code = "misdirected_request"
 	CodeNoRoute            Code = "no_route"
 	CodeRateLimited        Code = "rate_limited"
+	CodeHandshakeFailed    Code = "tls_handshake_failed"
 	CodeIPNotAllowed       Code = "ip_not_allowed"
 	CodeTooManyConnections Code = "too_many_connections"
 	CodeNoBackend          Code = "no_backend"

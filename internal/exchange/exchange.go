@@ -161,6 +161,8 @@ type Exchange struct {
 	Guard *conn.Alarm
 	// Conn describes the connection that the request came on.
 	Conn *conn.Info
+	// Terminate ends TLS on a connection with the certificate of its entrypoint, once; nil: the entrypoint has none.
+	Terminate func(c conn.Conn) (conn.Conn, error)
 	// Pace bounds a connection that moves nothing; its Guard is left nil.
 	Pace conn.Pace
 	// Trusted is set when the peer is a proxy whose forwarding fields are believed.

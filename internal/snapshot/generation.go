@@ -45,8 +45,11 @@ type plan struct {
 type entry struct {
 	table   *route.Table
 	trusted trusted
-	slash   bool                 // encoded slashes are allowed in paths
-	conns   *telemetry.ConnMeter // of a tcp entrypoint
+	slash   bool // encoded slashes are allowed in paths
+
+	// of a tcp entrypoint
+	conns *telemetry.ConnMeter
+	hello time.Duration // how long to wait for a ClientHello; 0: no router looks at it
 }
 
 // Generation is a compiled configuration.
@@ -109,13 +112,35 @@ func (g *Generation) compileRouters() error {
 	}
 	for name, ep := range g.Config.Entrypoints {
 		e := &entry{trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash}
-		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP && g.Config.Observability.Metrics {
-			e.conns = g.deps.Metrics.ConnMeter(name)
+		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP {
+			g.compileConns(e, ep)
 		}
 		g.entries[name] = e
 	}
 	g.unrouted = g.meter(telemetry.Path{})
 	return nil
+}
+
+// compileConns completes the entry of a tcp entrypoint.
+func (g *Generation) compileConns(e *entry, ep *config.Entrypoint) {
+	if g.Config.Observability.Metrics {
+		e.conns = g.deps.Metrics.ConnMeter(ep.Name)
+	}
+	if needsHello(g.Config, ep) {
+		e.hello = ep.TCPHelloTimeout
+	}
+}
+
+// needsHello reports whether a connection must be heard before it can be routed. Where one router is like the other, a
+// server may speak first.
+func needsHello(cfg *config.Config, ep *config.Entrypoint) bool {
+	for _, r := range cfg.Routers {
+		bound := len(r.Entrypoints) == 0 || slices.Contains(r.Entrypoints, ep.Name)
+		if r.Protocol == config.TCP && bound && r.Rule != nil && r.Rule.NeedsSNI() {
+			return true
+		}
+	}
+	return false
 }
 
 // tableOf makes the table of an entrypoint.
@@ -164,6 +189,9 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 // connPlan builds the handlers of a router of connections, from the last to the first.
 func (g *Generation) connPlan(r *config.Router, b *service.Balancer, m *telemetry.Meter) (exchange.ConnHandler, error) {
 	var h exchange.ConnHandler = &acceptedConn{next: proxy.NewTCP(b), meter: m}
+	if r.TLS != config.Passthrough {
+		h = &terminated{next: h}
+	}
 	for _, name := range slices.Backward(r.Middlewares) {
 		cfg := g.Config.Middlewares[name]
 		if cfg == nil {
