@@ -2,8 +2,8 @@
 # Installs the foreign programs that the tests talk to. Idempotent, and quick
 # when everything is there already:
 #
-#   Debian  nginx, apache2-bin, curl: other people's HTTP parsers and clients
-#           (only the programs: no service is left running or enabled)
+#   Debian  nginx, apache2-bin, haproxy, curl, openssl: other people's parsers
+#           and clients (only the programs: no service is left running or enabled)
 #   Python  openai, in .cache/venv:   the official client, as users run it
 #   Node    openai, in .cache/node:   the same for JavaScript
 #
@@ -28,6 +28,8 @@ have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 packages=()
 have nginx || packages+=(nginx)
 have apache2 || packages+=(apache2-bin)
+have haproxy || packages+=(haproxy)
+have openssl || packages+=(openssl)
 have curl || packages+=(curl ca-certificates)
 have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo
 have python3 || packages+=(python3)
@@ -62,15 +64,17 @@ if [ "${#packages[@]}" -gt 0 ]; then
 		say "installing ${packages[*]}"
 		if apt_quietly "${packages[@]}"; then
 			# Nothing of ours may start at the next boot either.
-			if [[ " ${packages[*]} " == *" nginx "* ]] && command -v systemctl >/dev/null; then
-				as_root systemctl disable nginx >/dev/null 2>&1 || true
-			fi
+			for service in nginx haproxy; do
+				if [[ " ${packages[*]} " == *" $service "* ]] && command -v systemctl >/dev/null; then
+					as_root systemctl disable "$service" >/dev/null 2>&1 || true
+				fi
+			done
 		else
 			problem "apt-get could not install ${packages[*]}"
 		fi
 	fi
 fi
-for program in nginx apache2 curl python3 node npm; do
+for program in nginx apache2 haproxy openssl curl python3 node npm; do
 	have "$program" || problem "$program"
 done
 

@@ -32,7 +32,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	srv := s.get(ep.Name)
 	if ep.Protocol == config.TCP {
 		return &entrypoint.Options{
-			Address: ep.Address, MaxConnections: ep.MaxConnections, AllowedIPs: ep.TCPAllowedIPs,
+			Address: ep.Address, MaxConnections: ep.MaxConnections, AllowedIPs: ep.TCPAllowedIPs, ProxyTrusted: ep.ProxyProtocol,
 			Streams: &entrypoint.Streams{
 				Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
 			},
@@ -50,7 +50,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	srv.open(one, two, s.app.clock)
 	o = &entrypoint.Options{
 		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections,
-		HandshakeTimeout: ep.HeaderTimeout,
+		HandshakeTimeout: ep.HeaderTimeout, ProxyTrusted: ep.ProxyProtocol,
 	}
 	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
 }

@@ -94,6 +94,7 @@ type wall struct {
 var walls = []wall{
 	{"golang.org/x/net/http2", []string{"internal/http2"}, "one HTTP/2 codec, behind one loop"},
 	{"golang.org/x/net/http/httpguts", []string{"internal/exchange", "internal/http1", "internal/http2"}, "head rules live in the engine"},
+	{"github.com/pires/go-proxyproto", []string{"internal/conn"}, "what a connection says of itself is read where connections are known"},
 	{"github.com/prometheus", []string{"internal/telemetry"}, "parts keep plain counters that telemetry reads"},
 	{"go.opentelemetry.io", []string{"internal/telemetry"}, "spans are made from finished exchanges"},
 	{"github.com/fsnotify/fsnotify", []string{"internal/provider/file"}, "one watcher"},

@@ -63,7 +63,8 @@ type Entrypoint struct {
 	MaxHeaderBytes    int           // request line and fields; default 65536
 	MaxHeaders        int           // number of fields; default 256
 	Forwarded         Forwarded
-	AllowEncodedSlash bool // encoded_slashes = "allow"; default reject
+	ProxyProtocol     []netip.Prefix // http and tcp: peers whose PROXY protocol header is required and believed; empty nobody's
+	AllowEncodedSlash bool           // encoded_slashes = "allow"; default reject
 
 	TCPAllowedIPs       []netip.Prefix // tcp only; empty allows all
 	TCPHelloTimeout     time.Duration  // tcp only; for the ClientHello, where a router asks for a server name; default 3 s
@@ -170,6 +171,7 @@ type LoadBalancer struct {
 	PassHost            bool         // send the client's Host upstream; default true
 	Transport           Transport
 	CAPos               acl.Span // of transport.ca_file
+	SendProxyPos        acl.Span // of transport.send_proxy
 	Sticky              *Sticky  // nil: not sticky; always nil in this release
 }
 
@@ -202,6 +204,7 @@ type Transport struct {
 	MaxConnections int           // open per backend; default 1024
 	CAFile         string        // PEM roots instead of the system's; "" system
 	ServerName     string        // TLS name to verify and send; "" from the URL
+	SendProxy      int           // version of the PROXY protocol header sent to tcp backends; 0 none
 }
 
 // Middleware is one named policy. Exactly one of the typed blocks is set, chosen by Type.

@@ -47,6 +47,16 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		e.Forwarded.TrustedIPs = f.prefixes("trusted_ips")
 		f.finish(nil)
 	}
+	if p := o.child("proxy_protocol"); p != nil {
+		p.kind = "proxy_protocol"
+		if e.ProxyProtocol = p.prefixes("trusted_ips"); !written(p, "trusted_ips") {
+			p.missing("trusted_ips", "name the load balancers that send the header")
+		}
+		p.finish(nil)
+		if e.Protocol == UDP {
+			d.fail(CodeOtherType, p.at, "proxy_protocol in %s has no effect on protocol udp", o.title)
+		}
+	}
 	e.TCPAllowedIPs = o.prefixes("tcp_allowed_ips")
 	hello := o.duration("tcp_hello_timeout", 3*time.Second)
 	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", 30*time.Second)

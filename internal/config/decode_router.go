@@ -191,6 +191,10 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 	if s == nil {
 		return
 	}
+	if lb := &s.LoadBalancer; r.Protocol != TCP && lb.Transport.SendProxy > 0 {
+		d.fail(CodeConflict, lb.SendProxyPos, "send_proxy of services %s has no effect on %s: its connections to backends serve many clients", strconv.Quote(s.Name), title).Hint = "backends of http routers learn the client from X-Forwarded-For"
+		return
+	}
 	for _, srv := range s.LoadBalancer.Servers {
 		switch {
 		case r.Protocol != TCP && srv.Scheme == "tcp":

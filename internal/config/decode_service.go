@@ -154,6 +154,10 @@ func (d *decoder) transport(o *object, lb *LoadBalancer) {
 		}
 		tr.ServerName = strings.Trim(canonical, "[]")
 	}
+	version, t := enum(o, "send_proxy", "", "v1", "v2")
+	if lb.SendProxyPos = t.at; version != "" {
+		tr.SendProxy = int(version[1] - '0')
+	}
 	o.finish(nil)
 }
 

@@ -34,7 +34,7 @@ func PeekHello(c Conn, limit int, timeout time.Duration) (Hello, Conn, error) {
 	var s helloScan
 	for {
 		h, err := s.next()
-		if err == nil || err != errMore {
+		if err != errMore {
 			_ = c.SetReadDeadline(time.Time{})
 			return h, WithPrefix(c, s.raw), err
 		}

@@ -30,7 +30,7 @@ type binding struct {
 // admit counts a new connection, or returns nil when its peer is not allowed or there are too many.
 func (b *binding) admit(peer netip.Addr) *Options {
 	o := b.opts.Load()
-	if !o.allows(peer) {
+	if !o.proxied(peer) && !o.allows(peer) { // the client of the former is not known yet
 		b.counts.refused.Add(1)
 		return nil
 	}
@@ -57,6 +57,9 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	defer b.leave()
 	defer func() { _ = c.Close() }()
 	defer b.recover(c)
+	if o.proxied(c.Info().Remote.Addr()) && !b.introduced(c, o) {
+		return
+	}
 	if o.Streams != nil {
 		b.stream(c, o)
 		return
@@ -82,4 +85,21 @@ func (b *binding) recover(c conn.Conn) {
 		b.counts.panicked.Add(1)
 		b.log.Error("connection ended by a panic", "entrypoint", b.name, "peer", c.Info().Remote, "panic", r, "stack", string(debug.Stack()))
 	}
+}
+
+// introduced finds out for whom a load balancer speaks. False: the connection is to be closed.
+func (b *binding) introduced(c conn.Conn, o *Options) bool {
+	h := &handshake{wire: &wire{Conn: c}}
+	b.live.Enter(&h.ticket, h)
+	defer h.ticket.Leave()
+	if err := conn.ReadProxyHeader(h.wire, o.handshakeTimeout()); err != nil {
+		b.counts.proxied.Add(1)
+		b.log.Debug("proxy protocol", "entrypoint", b.name, "peer", c.Info().Remote, "error", err)
+		return false
+	}
+	if !o.allows(c.Info().Remote.Addr()) {
+		b.counts.refused.Add(1)
+		return false
+	}
+	return true
 }

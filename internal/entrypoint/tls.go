@@ -43,7 +43,8 @@ func (w *wire) SetWriteDeadline(t time.Time) error {
 	return w.Conn.SetWriteDeadline(t)
 }
 
-// handshake is a connection's place in the drain until its server takes over.
+// handshake is a connection's place in the drain until its server takes over: while TLS begins, or a PROXY protocol header
+// is awaited.
 type handshake struct {
 	ticket drain.Ticket
 	wire   *wire

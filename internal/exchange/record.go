@@ -47,7 +47,7 @@ type Record struct {
 	FirstByteAt time.Duration // until the first response body byte; 0 none
 	Duration    time.Duration
 
-	Peer     netip.AddrPort // the socket's other end
+	Peer     netip.AddrPort // the socket's other end, or whom it speaks for by the PROXY protocol
 	ClientIP netip.Addr     // after trusted forwarding headers; equals Peer without them
 
 	Entrypoint, Router, Service string

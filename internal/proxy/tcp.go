@@ -30,6 +30,7 @@ type stream struct {
 	attempts
 	down conn.Conn
 	up   *http1.ClientConn
+	conn conn.Conn // up's bytes
 }
 
 // ServeConn connects, to another backend if one cannot be reached, and relays until both directions have ended. A
@@ -53,7 +54,7 @@ func (s *stream) connect() error {
 		}
 		s.lease = lease
 		s.begin()
-		if s.up, err = s.lease.Backend.Pool.Connect(s); err == nil {
+		if err = s.open(); err == nil {
 			s.note(0, "")
 			return nil
 		}
@@ -62,6 +63,25 @@ func (s *stream) connect() error {
 			return e
 		}
 	}
+}
+
+// open connects to the backend of the lease, and tells it who the client is.
+func (s *stream) open() error {
+	up, err := s.lease.Backend.Pool.Connect(s)
+	if err != nil {
+		return err
+	}
+	s.up, s.conn = up, up.Takeover()
+	if v := s.policy.SendProxy; v > 0 {
+		var head []byte
+		if head, err = conn.ProxyHeader(v, s.x.Conn); err == nil {
+			_, err = s.conn.Write(head) // a new connection takes so little at once
+		}
+	}
+	if err != nil {
+		up.Release(false)
+	}
+	return err
 }
 
 // Repeatable is for requests.
@@ -84,7 +104,7 @@ func (b *both) Interrupt() {
 // relay moves bytes until both directions have ended. That one side was reset is passed on: the other must not take what
 // it has for the whole.
 func (s *stream) relay() error {
-	x, up := s.x, s.up.Takeover()
+	x, up := s.x, s.conn
 	defer s.up.Release(false)
 	x.Connected()
 	x.Guard.Arm(&both{s.down, up}, x.Pace.Idle)

@@ -39,6 +39,7 @@ type Policy struct {
 	StreamTotalTimeout  time.Duration
 	UpstreamErrorStatus int
 	PassHost            bool
+	SendProxy           int // version of the PROXY protocol header that connections begin with; 0 none
 }
 
 // Backend is one server of a service in one generation. Immutable.

@@ -93,6 +93,10 @@ func appendOptional(b []byte, x *exchange.Exchange) []byte {
 	r := &x.Record
 	b = append(b, `,"peer_ip":`...)
 	b = appendAddr(b, r.Peer.Addr())
+	if x.Conn != nil && x.Conn.Via.IsValid() {
+		b = append(b, `,"proxy_ip":`...)
+		b = appendAddr(b, x.Conn.Via.Addr())
+	}
 	if r.RequestID != "" {
 		b = append(b, `,"request_id":`...)
 		b = appendText(b, r.RequestID, maxName)
