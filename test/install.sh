@@ -2,8 +2,8 @@
 # Installs the foreign programs that the tests talk to. Idempotent, and quick
 # when everything is there already:
 #
-#   Debian  nginx, apache2-bin, curl: other people's HTTP parsers and clients
-#           bind9: a name server that takes updates
+#   Debian  nginx, apache2-bin, haproxy, curl, openssl: other people's parsers
+#           and clients; bind9: a name server that takes updates
 #           (only the programs: no service is left running or enabled);
 #           protoc with its standard imports, to generate api again
 #   Go      pebble, in .cache/bin:    an ACME certification authority
@@ -34,6 +34,8 @@ have nginx || packages+=(nginx)
 have apache2 || packages+=(apache2-bin)
 have protoc && [ -e /usr/include/google/protobuf/timestamp.proto ] || packages+=(protobuf-compiler libprotobuf-dev)
 have named || packages+=(bind9)
+have haproxy || packages+=(haproxy)
+have openssl || packages+=(openssl)
 have curl || packages+=(curl ca-certificates)
 have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo
 have python3 || packages+=(python3)
@@ -68,7 +70,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
 		say "installing ${packages[*]}"
 		if apt_quietly "${packages[@]}"; then
 			# Nothing of ours may start at the next boot either.
-			for service in nginx:nginx bind9:named; do
+			for service in nginx:nginx haproxy:haproxy bind9:named; do
 				if [[ " ${packages[*]} " == *" ${service%:*} "* ]] && command -v systemctl >/dev/null; then
 					as_root systemctl disable "${service#*:}" >/dev/null 2>&1 || true
 				fi
@@ -78,7 +80,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
 		fi
 	fi
 fi
-for program in nginx apache2 named curl python3 node npm protoc; do
+for program in nginx apache2 haproxy openssl named curl python3 node npm protoc; do
 	have "$program" || problem "$program"
 done
 

@@ -20,16 +20,21 @@ func (c *cli) explainCommand() *cobra.Command {
 	var headers []string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "explain [flags] METHOD URL",
-		Short: "Show which way a request would take, without sending it",
+		Use:   "explain [flags] METHOD [URL]",
+		Short: "Show which way a request or connection would take, without sending it",
 		Long: `Walks a request through the configuration with the functions that decide for real ones: the entrypoint, the path
 as rules see it, each router and why it takes the request or not, the middlewares, the service and its backends.
 Nothing is sent and nothing is bound.`,
 		Example: `  sluice explain POST http://localhost/v1/chat/completions
-  sluice explain --client 10.1.2.3 -H 'X-Team: red' GET https://example.com/admin --json`,
-		Args: cobra.ExactArgs(2),
+  sluice explain --client 10.1.2.3 -H 'X-Team: red' GET https://example.com/admin --json
+  sluice explain --entrypoint db TCP`,
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(_ *cobra.Command, args []string) error {
-			q.Method, q.URL = args[0], args[1]
+			if q.Method = args[0]; len(args) == 2 {
+				q.URL = args[1]
+			} else if !strings.EqualFold(q.Method, "TCP") {
+				return usagef("say the URL of the request")
+			}
 			if client != "" {
 				ip, err := netip.ParseAddr(client)
 				if err != nil {

@@ -32,7 +32,7 @@ type walk struct {
 }
 
 type walkRefusal struct {
-	Status  int    `json:"status"`
+	Status  int    `json:"status"` // 0: the connection is closed
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
@@ -180,12 +180,21 @@ func (w *walk) text() string {
 	if w.Request.PeerTrusted {
 		client += " (told by a trusted proxy)"
 	}
-	fmt.Fprintln(&b, "Request")
-	table(
-		[]string{"method", w.Request.Method}, []string{"host", orDash(w.Request.Host)}, []string{"path", w.Request.Path},
-		[]string{"normal path", orDash(w.Request.NormalPath)}, []string{"client ip", client},
-		[]string{"entrypoint", fmt.Sprintf("%s at %s (%s)", w.Entrypoint.Name, w.Entrypoint.Address, kind)},
-	)
+	from := [][]string{
+		{"client ip", client}, {"entrypoint", fmt.Sprintf("%s at %s (%s)", w.Entrypoint.Name, w.Entrypoint.Address, kind)},
+	}
+	if w.connection() {
+		fmt.Fprintln(&b, "Connection")
+		table(append([][]string{{"server name", orDash(w.Request.Host)}}, from...)...)
+	} else {
+		fmt.Fprintln(&b, "Request")
+		table(append([][]string{
+			{"method", w.Request.Method},
+			{"host", orDash(w.Request.Host)},
+			{"path", w.Request.Path},
+			{"normal path", orDash(w.Request.NormalPath)},
+		}, from...)...)
+	}
 	if len(w.Routers) > 0 {
 		fmt.Fprintln(&b, "\nRouters, in the order they are tried")
 		rows := [][]string{{"NAME", "PRIORITY", "REASON", "DETAIL"}}
@@ -204,7 +213,7 @@ func (w *walk) text() string {
 	}
 	if s := w.Service; s != nil {
 		fmt.Fprintf(&b, "\nService %s\n", s.Name)
-		table(s.rows()...)
+		table(s.rows(w.connection())...)
 		fmt.Fprintln(&b, "\nBackends")
 		rows := [][]string{{"URL", "WEIGHT"}}
 		for _, e := range s.Backends {
@@ -212,7 +221,9 @@ func (w *walk) text() string {
 		}
 		table(rows...)
 	}
-	if r := w.Refusal; r != nil {
+	if r := w.Refusal; r != nil && r.Status == 0 {
+		fmt.Fprintf(&b, "\nClosed: %s (%s)\n", r.Code, r.Message)
+	} else if r != nil {
 		fmt.Fprintf(&b, "\nRefused: %d %s (%s)\n", r.Status, r.Code, r.Message)
 	} else {
 		fmt.Fprintf(&b, "\nForwarded to service %s by router %s\n", w.Service.Name, *w.Router)
@@ -220,10 +231,23 @@ func (w *walk) text() string {
 	return b.String()
 }
 
-func (s *walkService) rows() [][]string {
+// connection reports whether the walk is that of a connection.
+func (w *walk) connection() bool { return w.Entrypoint.Protocol == string(config.TCP) }
+
+func (s *walkService) rows(connection bool) [][]string {
 	health := "none"
-	if s.Health != nil {
-		health = fmt.Sprintf("GET %s every %s", s.Health.Path, s.Health.Interval)
+	switch h := s.Health; {
+	case h != nil && h.Path == "":
+		health = "connect every " + h.Interval
+	case h != nil:
+		health = fmt.Sprintf("GET %s every %s", h.Path, h.Interval)
+	}
+	if connection {
+		return [][]string{
+			{"strategy", s.Strategy},
+			{"health check", health},
+			{"timeouts", fmt.Sprintf("connect %s, to any backend %s", s.Timeouts.Connect, s.Timeouts.Request)},
+		}
 	}
 	host := "the client's"
 	if !s.PassHost {

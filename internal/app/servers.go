@@ -30,6 +30,14 @@ type server struct {
 // options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force.
 func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func()) {
 	srv := s.get(ep.Name)
+	if ep.Protocol == config.TCP {
+		return &entrypoint.Options{
+			Address: ep.Address, MaxConnections: ep.MaxConnections, AllowedIPs: ep.TCPAllowedIPs, ProxyTrusted: ep.ProxyProtocol,
+			Streams: &entrypoint.Streams{
+				Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
+			},
+		}, func() {}
+	}
 	one := &http1.Settings{
 		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: srv.front,
 		HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
@@ -42,7 +50,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	srv.open(one, two, s.app.clock)
 	o = &entrypoint.Options{
 		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections,
-		HandshakeTimeout: ep.HeaderTimeout,
+		HandshakeTimeout: ep.HeaderTimeout, ProxyTrusted: ep.ProxyProtocol,
 	}
 	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
 }

@@ -40,7 +40,7 @@ var rooms = map[string][]string{
 	"internal/telemetry":  {"internal/config", "internal/exchange"},
 	"internal/cert":       {"internal/config"},
 	"internal/entrypoint": {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/http1", "internal/http2"},
-	"internal/middleware": {"internal/config", "internal/exchange"},
+	"internal/middleware": {"internal/config", "internal/conn", "internal/exchange"},
 	"internal/firewall":   {"internal/config", "internal/exchange"},
 	"internal/service":    {"internal/config", "internal/exchange", "internal/conn", "internal/http1", "internal/http2"},
 	"internal/proxy":      {"internal/service", "internal/exchange", "internal/conn", "internal/http1"},
@@ -56,7 +56,7 @@ var rooms = map[string][]string{
 
 	// Assembled.
 	"internal/snapshot": {
-		"internal/config", "internal/exchange", "internal/route", "internal/middleware", "internal/firewall",
+		"internal/config", "internal/conn", "internal/exchange", "internal/route", "internal/middleware", "internal/firewall",
 		"internal/service", "internal/proxy", "internal/telemetry", "internal/inference", "internal/usage", "internal/actor", "internal/egress",
 	},
 
@@ -114,6 +114,7 @@ type wall struct {
 var walls = []wall{
 	{"golang.org/x/net/http2", []string{"internal/http2"}, "one HTTP/2 codec, behind one loop"},
 	{"golang.org/x/net/http/httpguts", []string{"internal/exchange", "internal/http1", "internal/http2"}, "head rules live in the engine"},
+	{"github.com/pires/go-proxyproto", []string{"internal/conn"}, "what a connection says of itself is read where connections are known"},
 	{"github.com/prometheus", []string{"internal/telemetry"}, "parts keep plain counters that telemetry reads"},
 	{"go.opentelemetry.io", []string{"internal/telemetry"}, "spans are made from finished exchanges"},
 	{"github.com/fsnotify/fsnotify", []string{"internal/provider/file"}, "one watcher"},

@@ -52,7 +52,7 @@ type Entrypoint struct {
 	Address string // canonical: IP:port, [IPv6]:port, :port, name:port or unix:/path
 	// AddressPos is the place of the address.
 	AddressPos acl.Span
-	Protocol   Protocol // http, tcp or udp; only http runs in this release
+	Protocol   Protocol // http, tcp or udp; udp does not run in this release
 	TLS        *TLS     // nil: clear text
 
 	MaxConnections    int           // concurrent connections; default 10000
@@ -63,11 +63,15 @@ type Entrypoint struct {
 	MaxHeaderBytes    int           // request line and fields; default 65536
 	MaxHeaders        int           // number of fields; default 256
 	Forwarded         Forwarded
-	AllowEncodedSlash bool // encoded_slashes = "allow"; default reject
+	ProxyProtocol     []netip.Prefix // http and tcp: peers whose PROXY protocol header is required and believed; empty nobody's
+	AllowEncodedSlash bool           // encoded_slashes = "allow"; default reject
 
-	TCPAllowedIPs     []netip.Prefix // tcp only; empty allows all
-	UDPSessionTimeout time.Duration  // udp only; 0 otherwise
-	UDPMaxSessions    uint64         // udp only; 0 otherwise
+	TCPAllowedIPs       []netip.Prefix // tcp only; empty allows all
+	TCPHelloTimeout     time.Duration  // tcp only; for the ClientHello, where a router asks for a server name; default 3 s
+	TCPIdleTimeout      time.Duration  // tcp only; no byte in either direction; 0 no bound, the default
+	TCPHalfCloseTimeout time.Duration  // tcp only; the same once one side has ended; default 30 s
+	UDPSessionTimeout   time.Duration  // udp only; 0 otherwise
+	UDPMaxSessions      uint64         // udp only; 0 otherwise
 }
 
 // Protocol is what an entrypoint speaks.
@@ -92,7 +96,7 @@ type TLS struct {
 	Certificates []KeyPair // the others
 	StrictSNI    bool      // refuse clients that name no server, or one that no certificate is for
 	MinVersion   uint16    // tls.VersionTLS12 (default) or tls.VersionTLS13
-	ALPN         []string  // what is offered, the preferred one first; default h2, http/1.1
+	ALPN         []string  // what is offered, the preferred one first; default h2, http/1.1; empty on protocol tcp
 	ClientAuth   ClientAuth
 	ClientCAFile string // PEM; "" without client authentication
 	ClientCAPos  acl.Span
@@ -185,17 +189,30 @@ type Router struct {
 	RuleText    string
 	Rule        *route.Rule
 	Service     string
-	Entrypoints []string // empty: every http entrypoint
+	Entrypoints []string // empty: every entrypoint of the protocol
 	Middlewares []string
 	Priority    int // > 0 explicit; else the rule's length decides
+	// Protocol says whether it routes requests (HTTP) or connections (TCP): that of its entrypoints, and where it names
+	// none what its rule judges.
+	Protocol Protocol
+	TLS      TLSMode // tcp only
 
 	refs routerRefs
 }
 
+// TLSMode says what becomes of TLS on a connection.
+type TLSMode string
+
+// Modes. The zero mode terminates on entrypoints with a tls block, and passes through on others.
+const (
+	Terminate   TLSMode = "terminate"
+	Passthrough TLSMode = "passthrough"
+)
+
 // routerRefs remembers where the names of a router were written, for the checks that need the whole configuration.
 type routerRefs struct {
 	rule                     text
-	service                  text
+	service, tls             text
 	entrypoints, middlewares []text
 }
 
@@ -237,6 +254,7 @@ type LoadBalancer struct {
 	Transport           Transport
 	CAPos               acl.Span // of transport.ca_file
 	ClientPos           KeyPair  // where transport.cert_file and key_file stand
+	SendProxyPos        acl.Span // of transport.send_proxy
 	Sticky              *Sticky  // nil: not sticky; always nil in this release
 }
 
@@ -244,7 +262,7 @@ type LoadBalancer struct {
 type Server struct {
 	Pos    acl.Span
 	URL    string // as written
-	Scheme string // http or https
+	Scheme string // http, https or tcp
 	Addr   string // host:port (default port filled in), or unix:/path
 	Host   string // authority to send when PassHost is false, and the TLS server name's source
 	Base   string // base path without trailing slash; "" when none
@@ -254,7 +272,7 @@ type Server struct {
 
 // HealthCheck is the active probe of a service.
 type HealthCheck struct {
-	Path               string
+	Path               string        // "" only for tcp backends, where connecting is the probe
 	Interval           time.Duration // default 10 s
 	Timeout            time.Duration // default 5 s
 	UnhealthyThreshold int           // default 3
@@ -271,9 +289,10 @@ type Transport struct {
 	ServerName     string        // TLS name to verify and send; "" from the URL
 	CertFile       string        // PEM certificate to show to https backends; "" none
 	KeyFile        string        // its key
+	SendProxy      int           // version of the PROXY protocol header sent to tcp backends; 0 none
 }
 
-// Middleware is one named HTTP policy. Exactly one of the typed blocks is set, chosen by Type.
+// Middleware is one named policy. Exactly one of the typed blocks is set, chosen by Type.
 type Middleware struct {
 	Name        string
 	Pos         acl.Span
@@ -281,6 +300,7 @@ type Middleware struct {
 	RateLimit   *RateLimit
 	Headers     *Headers
 	StripPrefix *StripPrefix
+	TCPFilter   *TCPFilter
 
 	// The rest is decoded, and refused in this release.
 	JWT            *JWT
@@ -293,7 +313,6 @@ type Middleware struct {
 	Retry          *Retry
 	CircuitBreaker *CircuitBreaker
 	IPAllow        *IPAllow
-	TCPFilter      *TCPFilter
 }
 
 // RateLimit is a token bucket.
@@ -317,6 +336,12 @@ type HeaderValue struct {
 
 // StripPrefix removes the first matching path prefix.
 type StripPrefix struct{ Prefixes []string }
+
+// TCPFilter bounds the connections of a tcp router.
+type TCPFilter struct {
+	MaxConnections int // 0: no bound
+	Allowed        []netip.Prefix
+}
 
 // Providers are the dynamic sources.
 type Providers struct {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"time"
@@ -17,7 +16,7 @@ const (
 
 // protocolKeys are the keys that only entrypoints of one protocol have.
 var protocolKeys = map[string]Protocol{
-	"tcp_allowed_ips": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
+	"tcp_allowed_ips": TCP, "tcp_hello_timeout": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
 	"header_timeout": HTTP, "body_idle_timeout": HTTP, "write_idle_timeout": HTTP, "keepalive_timeout": HTTP,
 	"max_header_bytes": HTTP, "max_headers": HTTP, "forwarded": HTTP, "encoded_slashes": HTTP,
 }
@@ -28,8 +27,8 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	e.Address, e.AddressPos = o.address("address", true, "")
 	var proto text
 	e.Protocol, proto = enum(o, "protocol", HTTP, HTTP, TCP, UDP)
-	if e.Protocol != HTTP {
-		d.later(proto.at, fmt.Sprintf("protocol %s is", e.Protocol), `this release runs entrypoints with protocol = "http"`)
+	if e.Protocol == UDP {
+		d.later(proto.at, "protocol udp is", `this release runs entrypoints with protocol = "http" or "tcp"`)
 	}
 	d.wrongProtocol(o, e.Protocol)
 	e.MaxConnections = o.count("max_connections", 10_000, 1, math.MaxUint32)
@@ -46,7 +45,23 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		e.Forwarded.TrustedIPs = f.prefixes("trusted_ips")
 		f.finish(nil)
 	}
+	if p := o.child("proxy_protocol"); p != nil {
+		p.kind = "proxy_protocol"
+		if e.ProxyProtocol = p.prefixes("trusted_ips"); !written(p, "trusted_ips") {
+			p.missing("trusted_ips", "name the load balancers that send the header")
+		}
+		p.finish(nil)
+		if e.Protocol == UDP {
+			d.fail(CodeOtherType, p.at, "proxy_protocol in %s has no effect on protocol udp", o.title)
+		}
+	}
 	e.TCPAllowedIPs = o.prefixes("tcp_allowed_ips")
+	hello := o.duration("tcp_hello_timeout", 3*time.Second)
+	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", 30*time.Second)
+	if e.Protocol == TCP {
+		e.TCPHelloTimeout = hello
+		e.TCPIdleTimeout, e.TCPHalfCloseTimeout = idle, half
+	}
 	timeout, sessions := o.seconds("udp_session_timeout_secs", 30, 1), o.number("udp_max_sessions", 10_000, 1, math.MaxUint32)
 	if e.Protocol == UDP {
 		e.UDPSessionTimeout, e.UDPMaxSessions = timeout, sessions
@@ -57,6 +72,11 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		}
 		t.kind = "tls"
 		e.TLS = d.tls(t)
+		if e.Protocol == TCP {
+			if e.TLS.ALPN = []string{}; t.written("alpn") {
+				d.fail(CodeOtherType, t.where("alpn"), "alpn in %s has no effect on protocol tcp", t.title).Hint = "what is spoken inside is between the client and a backend"
+			}
+		}
 		t.finish(nil)
 	}
 	o.finish(nil)

@@ -34,10 +34,10 @@ var middlewareTypes = []middlewareType{
 	{"circuit-breaker", []string{"failure_threshold", "cooldown_secs", "success_threshold"}, "middleware type circuit-breaker is", (*decoder).circuitBreaker},
 	{"ip-allow", []string{"allowed_ips"}, "middleware type ip-allow is", (*decoder).ipAllow},
 	{"compress", nil, "middleware type compress is", func(*decoder, *object, *Middleware) {}},
-	{"tcp-filter", []string{"max_connections", "allowed_ips"}, "middleware type tcp-filter is", (*decoder).tcpFilter},
+	{"tcp-filter", []string{"max_connections", "allowed_ips"}, "", (*decoder).tcpFilter},
 }
 
-const runningTypes = "this release runs the types rate-limit, headers and strip-prefix"
+const runningTypes = "this release runs the types rate-limit, headers, strip-prefix and tcp-filter"
 
 func (d *decoder) middleware(name string, o *object) *Middleware {
 	o.kind = "middlewares"

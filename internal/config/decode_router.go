@@ -3,6 +3,7 @@ package config
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -19,6 +20,7 @@ func (d *decoder) router(name string, o *object) *Router {
 	r.Entrypoints = plain(r.refs.entrypoints)
 	r.refs.middlewares = o.list("middlewares")
 	r.Middlewares = plain(r.refs.middlewares)
+	r.TLS, r.refs.tls = enum(o, "tls", TLSMode(""), Terminate, Passthrough)
 	r.Priority = max(o.signed("priority", 0), 0)
 	o.finish(nil)
 	if r.refs.rule.ok {
@@ -45,26 +47,84 @@ func (d *decoder) rule(t text, title string) *route.Rule {
 			diag.Hint = "did you mean " + e.Suggest + "?"
 		}
 	}
-	if rule == nil {
-		return nil
-	}
-	for _, m := range rule.Matchers() {
-		if m.TCP {
-			at := t.at
-			if t.lit != nil {
-				at = acl.Span{File: at.File, Start: t.lit.StringOffset(m.Pos), End: t.lit.StringOffset(m.Pos + m.Len)}
+	return rule
+}
+
+// bind finds out what each router routes.
+func (d *decoder) bind(cfg *Config) {
+	for _, name := range sortedKeys(cfg.Routers) {
+		r := cfg.Routers[name]
+		r.Protocol = HTTP
+		if len(r.Entrypoints) == 0 && judgesConnections(r.Rule) {
+			r.Protocol = TCP
+		}
+		tcp, other := 0, 0
+		for _, e := range r.Entrypoints {
+			switch ep := cfg.Entrypoints[e]; {
+			case ep == nil:
+			case ep.Protocol == TCP:
+				tcp++
+			default:
+				other++
 			}
-			d.later(at, "matcher "+m.Name+" in "+title+" is", "this release routes HTTP requests: Host, Path, PathPrefix, Method, Headers, Query, ClientIP")
+		}
+		if tcp > 0 {
+			r.Protocol = TCP
+		}
+		if tcp > 0 && other > 0 {
+			d.fail(CodeConflict, r.refs.entrypoints[0].at, "routers %s names entrypoints of protocol tcp and others", strconv.Quote(name)).Hint = "write a router for each protocol"
 		}
 	}
-	return rule
+}
+
+// judgesConnections reports whether a rule says by itself that it is about connections.
+func judgesConnections(rule *route.Rule) bool {
+	return rule != nil && slices.ContainsFunc(rule.Matchers(), func(m route.Matcher) bool {
+		return m.TCP || m.Name == "Method" && strings.EqualFold(m.Args[0], string(TCP))
+	})
+}
+
+// checkRule reports matchers that cannot judge what the router routes.
+func (d *decoder) checkRule(r *Router, title string) {
+	if r.Rule == nil {
+		return
+	}
+	t := r.refs.rule
+	for _, m := range r.Rule.Matchers() {
+		at := t.at
+		if t.lit != nil {
+			at = acl.Span{File: at.File, Start: t.lit.StringOffset(m.Pos), End: t.lit.StringOffset(m.Pos + m.Len)}
+		}
+		switch {
+		case r.Protocol == HTTP && m.TCP:
+			d.later(at, "matcher "+m.Name+" on http entrypoints, in "+title+", is", "this release routes requests there: Host, Path, PathPrefix, Method, Headers, Query, ClientIP")
+		case r.Protocol == TCP && !fitsConnections(m):
+			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of a tcp connection", title, m.Name).Hint = "connections are told apart by HostSNI and ClientIP; HostSNI(`*`) takes all"
+		}
+	}
+}
+
+// fitsConnections reports whether a matcher can be true of a connection, which has the path / and the method TCP.
+func fitsConnections(m route.Matcher) bool {
+	switch m.Name {
+	case "HostSNI", "ClientIP":
+		return true
+	case "Method":
+		return strings.EqualFold(m.Args[0], string(TCP))
+	case "Path", "PathPrefix":
+		return m.Args[0] == "/"
+	}
+	return false
 }
 
 // checkRouter checks the names a router uses, against the whole configuration.
 func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	title := "routers " + strconv.Quote(r.Name)
+	d.checkRule(r, title)
+	d.checkTLSMode(cfg, r, title)
 	if t := r.refs.service; t.ok {
 		reference(d, t, "service", title, cfg.Services)
+		d.checkBackends(cfg.Services[t.s], r, title)
 	}
 	bound := false
 	for _, t := range r.refs.entrypoints {
@@ -77,13 +137,76 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 		}
 		reference(d, t, "middleware", title, cfg.Middlewares)
 	}
-	if !bound {
-		for _, e := range cfg.Entrypoints {
-			bound = bound || e.Protocol == HTTP
-		}
+	for _, t := range r.refs.middlewares {
+		d.checkStep(cfg.Middlewares[t.s], t, r, title)
 	}
 	if !bound {
+		for _, e := range cfg.Entrypoints {
+			bound = bound || e.Protocol == r.Protocol
+		}
+	}
+	switch {
+	case bound:
+	case r.Protocol == TCP:
+		d.fail(CodeReference, r.Pos, "%s can be reached by no connection: there is no tcp entrypoint", title).Hint = `add one: entrypoints "db" { address = ":5432", protocol = "tcp" }`
+	default:
 		d.fail(CodeReference, r.Pos, "%s can be reached by no request: there is no http entrypoint", title).Hint = `add one: entrypoints "web" { address = ":8080" }`
+	}
+}
+
+// checkTLSMode reports a router that cannot have TLS as it wants it.
+func (d *decoder) checkTLSMode(cfg *Config, r *Router, title string) {
+	if !r.refs.tls.ok {
+		return
+	}
+	if r.Protocol != TCP {
+		d.later(r.refs.tls.at, "tls in "+title+", on http entrypoints, is", "this release terminates TLS there, as the entrypoint says")
+		return
+	}
+	for _, name := range sortedKeys(cfg.Entrypoints) {
+		e := cfg.Entrypoints[name]
+		bound := len(r.Entrypoints) == 0 || slices.Contains(r.Entrypoints, name)
+		if r.TLS == Terminate && bound && e.Protocol == TCP && e.TLS == nil {
+			d.fail(CodeConflict, r.refs.tls.at, "%s terminates TLS, for which entrypoints %s has no certificate", title, strconv.Quote(name)).Hint = "give the entrypoint a tls block, or name other entrypoints"
+			return
+		}
+	}
+}
+
+// checkStep reports a middleware of the other protocol. m is nil for one that the program brings along: those serve
+// requests.
+func (d *decoder) checkStep(m *Middleware, t text, r *Router, title string) {
+	registered := m == nil && slices.Contains(d.registered, t.s)
+	switch {
+	case m == nil && !registered || m != nil && m.Type == "":
+	case r.Protocol == TCP && (registered || m.Type != "tcp-filter"):
+		d.bad(t, CodeConflict, "%s routes connections, and middlewares %s serves requests", title, t.quote()).Hint = "a tcp router takes middlewares of type tcp-filter"
+	case r.Protocol != TCP && m != nil && m.Type == "tcp-filter":
+		d.bad(t, CodeConflict, "%s routes requests, and middlewares %s serves tcp connections", title, t.quote())
+	}
+}
+
+// checkBackends reports backends that cannot be reached in the way of the router.
+func (d *decoder) checkBackends(s *Service, r *Router, title string) {
+	if s == nil {
+		return
+	}
+	if lb := &s.LoadBalancer; r.Protocol != TCP && lb.Transport.SendProxy > 0 {
+		d.fail(CodeConflict, lb.SendProxyPos, "send_proxy of services %s has no effect on %s: its connections to backends serve many clients", strconv.Quote(s.Name), title).Hint = "backends of http routers learn the client from X-Forwarded-For"
+		return
+	}
+	for _, srv := range s.LoadBalancer.Servers {
+		switch {
+		case r.Protocol != TCP && srv.Scheme == "tcp":
+			d.fail(CodeConflict, srv.Pos, "%s sends requests to services %s, whose backends name no protocol", title, strconv.Quote(s.Name)).Hint = `write "http://host:port"`
+		case r.Protocol == TCP && srv.Scheme == "https":
+			d.later(srv.Pos, "TLS to the backend of a tcp router, "+title+", is", `this release dials "tcp://host:port"`)
+		case r.Protocol == TCP && srv.Base != "":
+			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, where the path of the URL has no effect", title, strconv.Quote(s.Name))
+		default:
+			continue
+		}
+		return
 	}
 }
 

@@ -58,7 +58,11 @@ func (d *decoder) loadBalancer(o *object, lb *LoadBalancer) {
 	lb.StreamIdleTimeout = o.duration("stream_idle_timeout", lb.StreamIdleTimeout)
 	lb.StreamTotalTimeout = o.duration("stream_total_timeout", lb.StreamTotalTimeout)
 	lb.Servers = d.servers(o)
-	lb.HealthCheck = d.healthCheck(o.child("health_check"))
+	tcp := slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme == "tcp" })
+	if tcp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme != "tcp" && !strings.HasPrefix(s.Addr, "unix:") }) {
+		d.fail(CodeConflict, o.at, "the servers of %s are not all tcp backends, or all http backends", o.title)
+	}
+	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp)
 	if st := o.child("sticky"); st != nil {
 		t := st.str("cookie", true)
 		if t.ok && !isToken(t.s) {
@@ -96,12 +100,16 @@ func (d *decoder) servers(o *object) []Server {
 	return out
 }
 
-func (d *decoder) healthCheck(o *object) *HealthCheck {
+// healthCheck decodes how backends are probed; those of tcp by connecting alone.
+func (d *decoder) healthCheck(o *object, tcp bool) *HealthCheck {
 	if o == nil {
 		return nil
 	}
 	h := &HealthCheck{}
-	t := o.str("path", true)
+	t := o.str("path", !tcp)
+	if tcp && t.ok {
+		d.fail(CodeConflict, t.at, "path in %s has no effect: a tcp backend is probed by connecting to it", o.title)
+	}
 	if t.ok && (!strings.HasPrefix(t.s, "/") || strings.ContainsAny(t.s, "# \t\r\n\x00")) {
 		d.bad(t, CodeValue, "path in %s must begin with / and hold no blank, fragment or control character", o.title)
 	}
@@ -156,6 +164,10 @@ func (d *decoder) transport(o *object, lb *LoadBalancer) {
 		default:
 			d.bad(p, CodeEnum, "an item of alpn in %s must be one of h2, http/1.1, not %s", o.title, p.quote())
 		}
+	}
+	version, t := enum(o, "send_proxy", "", "v1", "v2")
+	if lb.SendProxyPos = t.at; version != "" {
+		tr.SendProxy = int(version[1] - '0')
 	}
 	o.finish(nil)
 }

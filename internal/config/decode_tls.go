@@ -228,23 +228,24 @@ func (d *decoder) acmeDomains(cfg *Config) {
 		}
 		a := t.ACME
 		if len(a.Domains) == 0 {
-			a.Domains = hostsOf(cfg, name, a.Challenge == ChallengeDNS)
+			a.Domains = hostsOf(cfg, cfg.Entrypoints[name], a.Challenge == ChallengeDNS)
 		}
 		switch n := len(a.Domains); {
 		case n == 0:
-			d.fail(CodeMissing, a.Pos, "tls of entrypoints %q has acme and no name to ask for", name).Hint = "write acme_domains, or routers with Host(`…`) on this entrypoint"
+			d.fail(CodeMissing, a.Pos, "tls of entrypoints %q has acme and no name to ask for", name).Hint = "write acme_domains, or routers with Host(`…`), or HostSNI(`…`) where protocol is tcp, on this entrypoint"
 		case n > maxDomains:
 			d.fail(CodeRange, a.Pos, "tls of entrypoints %q asks for %d names; at most %d are allowed", name, n, maxDomains)
 		}
 	}
 }
 
-// hostsOf lists the hosts that the rules of an entrypoint's routers ask for and that can have a certificate.
-func hostsOf(cfg *Config, entrypoint string, wildcards bool) []string {
+// hostsOf lists the hosts that the rules of an entrypoint's routers ask for and that can have a certificate. Those whose TLS
+// a backend ends are no concern of ours.
+func hostsOf(cfg *Config, ep *Entrypoint, wildcards bool) []string {
 	var all []string
 	for _, name := range sortedKeys(cfg.Routers) {
 		r := cfg.Routers[name]
-		if r.Rule == nil || len(r.Entrypoints) > 0 && !slices.Contains(r.Entrypoints, entrypoint) {
+		if r.Rule == nil || r.Protocol != ep.Protocol || r.TLS == Passthrough || len(r.Entrypoints) > 0 && !slices.Contains(r.Entrypoints, ep.Name) {
 			continue
 		}
 		for _, host := range r.Rule.Hosts() {

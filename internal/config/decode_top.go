@@ -22,6 +22,7 @@ func (d *decoder) config(root *object) *Config {
 	root.named("routers", "router", func(name string, o *object) { cfg.Routers[name] = d.router(name, o) })
 	root.named("services", "service", func(name string, o *object) { cfg.Services[name] = d.service(name, o) })
 	root.named("middlewares", "middleware", func(name string, o *object) { cfg.Middlewares[name] = d.middleware(name, o) })
+	d.bind(cfg)
 	d.providers(cfg, root.single("providers"))
 	d.observability(cfg, root.single("observability"))
 	d.management(cfg, root.single("management"))

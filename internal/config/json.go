@@ -53,7 +53,7 @@ func (c *Config) tree() tree {
 		"routers": each(c.Routers, func(r *Router) any {
 			return tree{
 				"rule": c.showRule(r), "service": r.Service, "entrypoints": list(r.Entrypoints),
-				"middlewares": list(r.Middlewares), "priority": r.Priority,
+				"middlewares": list(r.Middlewares), "priority": r.Priority, "tls": orNull(string(r.TLS)),
 			}
 		}),
 		"services":    each(c.Services, serviceTree),
@@ -116,7 +116,11 @@ func entrypointTree(e *Entrypoint) any {
 		"write_idle_timeout": dur(e.WriteIdleTimeout), "keepalive_timeout": dur(e.KeepAliveTimeout),
 		"max_header_bytes": e.MaxHeaderBytes, "max_headers": e.MaxHeaders, "encoded_slashes": slashes,
 		"forwarded":                tree{"trusted_ips": prefixes(e.Forwarded.TrustedIPs)},
+		"proxy_protocol":           tree{"trusted_ips": prefixes(e.ProxyProtocol)},
 		"tcp_allowed_ips":          prefixes(e.TCPAllowedIPs),
+		"tcp_hello_timeout":        when(e.Protocol == TCP, dur(e.TCPHelloTimeout)),
+		"tcp_idle_timeout":         when(e.TCPIdleTimeout > 0, dur(e.TCPIdleTimeout)),
+		"tcp_half_close_timeout":   when(e.Protocol == TCP, dur(e.TCPHalfCloseTimeout)),
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
 	}
@@ -147,7 +151,7 @@ func serviceTree(s *Service) any {
 	var health, sticky, mirror, failover any
 	if h := lb.HealthCheck; h != nil {
 		health = tree{
-			"path": h.Path, "interval": dur(h.Interval), "timeout": dur(h.Timeout),
+			"path": orNull(h.Path), "interval": dur(h.Interval), "timeout": dur(h.Timeout),
 			"unhealthy_threshold": h.UnhealthyThreshold, "healthy_threshold": h.HealthyThreshold,
 		}
 	}
@@ -179,6 +183,7 @@ func serviceTree(s *Service) any {
 			"max_idle": lb.Transport.MaxIdle, "max_connections": lb.Transport.MaxConnections,
 			"ca_file": orNull(lb.Transport.CAFile), "server_name": orNull(lb.Transport.ServerName),
 			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": []string{"http/1.1"},
+			"send_proxy": when(lb.Transport.SendProxy > 0, fmt.Sprintf("v%d", lb.Transport.SendProxy)),
 		},
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,

@@ -108,12 +108,6 @@ type CircuitBreaker struct {
 // IPAllow admits listed peers only.
 type IPAllow struct{ Allowed []netip.Prefix }
 
-// TCPFilter bounds the connections of a tcp router.
-type TCPFilter struct {
-	MaxConnections int // 0: no bound
-	Allowed        []netip.Prefix
-}
-
 // DiscoveryProvider polls well-known service documents.
 type DiscoveryProvider struct {
 	Seeds        []string

@@ -149,7 +149,7 @@ func (d *decoder) checkPriorities(cfg *Config) {
 	for _, name := range sortedKeys(cfg.Routers) {
 		r := cfg.Routers[name]
 		switch {
-		case r.Rule == nil || r.Priority > 0:
+		case r.Rule == nil || r.Priority > 0 || r.Protocol != HTTP:
 		case r.Rule.HasHost():
 			hosts = append(hosts, ranked{name, r, plainPaths(r.Rule)})
 		case r.Rule.HasPath():

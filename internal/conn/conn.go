@@ -21,7 +21,8 @@ type Conn interface {
 type Info struct {
 	Entrypoint string // name of the entrypoint it came in on
 	Local      netip.AddrPort
-	Remote     netip.AddrPort
+	Remote     netip.AddrPort       // the client, as far as the peer or a PROXY protocol header tells
+	Via        netip.AddrPort       // the peer that told Remote by such a header; invalid: none did
 	TLS        *tls.ConnectionState // nil: clear text
 	// Identity is who the peer is by a verified certificate: see [PeerIdentity]; "" nobody knows.
 	Identity string

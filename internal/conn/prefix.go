@@ -14,6 +14,19 @@ func WithPrefix(c Conn, pre []byte) Conn {
 	return &prefixed{Conn: c, pre: pre}
 }
 
+// unread is the connection below prefixes, and what is to be read before it.
+func unread(c Conn) (Conn, []byte) {
+	var pre []byte
+	for {
+		p, ok := c.(*prefixed)
+		if !ok {
+			return c, pre
+		}
+		pre = append(pre[:len(pre):len(pre)], p.pre...)
+		c = p.Conn
+	}
+}
+
 // Read returns the prefix, then what the connection has.
 func (p *prefixed) Read(b []byte) (int, error) {
 	if len(p.pre) > 0 {
@@ -39,4 +52,24 @@ func (p *prefixed) Interrupt() {
 		return
 	}
 	_ = p.Conn.SetDeadline(longAgo)
+}
+
+// Quiet reports whether nothing has arrived and the peer is still there.
+func (p *prefixed) Quiet() bool {
+	q, ok := p.Conn.(interface{ Quiet() bool })
+	return ok && len(p.pre) == 0 && q.Quiet()
+}
+
+// PeerGone reports whether the peer has left, if the connection below can tell.
+func (p *prefixed) PeerGone() bool {
+	b, ok := p.Conn.(Prober)
+	return ok && b.PeerGone()
+}
+
+// Abort closes with a reset where that is possible.
+func (p *prefixed) Abort() error {
+	if a, ok := p.Conn.(interface{ Abort() error }); ok {
+		return a.Abort()
+	}
+	return p.Conn.Close()
 }

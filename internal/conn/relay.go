@@ -1,38 +1,125 @@
 package conn
 
 import (
-	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 var relayBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// Relayed counts what a relay moved.
+// Pace bounds how long a relay may move nothing. The zero value bounds nothing.
+type Pace struct {
+	// Guard is armed by the owner of the relay, with a target that interrupts both connections. The relay moves its
+	// deadline; nil with zero bounds only.
+	Guard *Alarm
+	// Idle is for both directions together; 0 is no bound.
+	Idle time.Duration
+	// HalfClosed holds instead of Idle once one direction has ended; 0 is no bound.
+	HalfClosed time.Duration
+}
+
+// Relayed is what a relay has moved, and how it ended.
 type Relayed struct {
 	AtoB, BtoA int64
-	Err        error // what ended it; nil when both sides ended properly
+	Half       bool  // one direction had ended properly
+	Err        error // what ended it; nil when both directions ended properly
+	AFailed    bool  // Err came from a, not from b
 }
 
 // Relay copies bytes between two connections in both directions until both have ended. The end of one direction is
-// passed on alone (half-close); a failure ends both. Relay closes neither connection.
-func Relay(a, b Conn) Relayed {
-	var r Relayed
+// passed on alone (half-close); a failure ends both. Relay closes neither connection. Idle kernel sockets hold no
+// buffer.
+func Relay(a, b Conn, p Pace) Relayed {
+	r := &relay{pace: p}
+	a, toB := unread(a)
+	b, toA := unread(b)
+	r.ends[0], r.ends[1] = a, b
+	r.look()
+	defer r.watch()()
 	var wg sync.WaitGroup
-	var other error
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		r.AtoB, other = copyOneWay(b, a)
+		r.done.AtoB = r.copy(b, a, toB)
 	}()
-	r.BtoA, r.Err = copyOneWay(a, b)
+	r.done.BtoA = r.copy(a, b, toA)
 	wg.Wait()
-	r.Err = errors.Join(r.Err, other)
-	return r
+	r.done.Half = r.half.Load()
+	return r.done
 }
 
-// copyOneWay moves bytes from src to dst and then ends dst's receiving of them.
-func copyOneWay(dst, src Conn) (int64, error) {
+// relay is the state that both directions share.
+type relay struct {
+	pace Pace
+	half atomic.Bool // a direction has ended properly
+	ends [2]Conn     // a and b
+
+	// of the clock's visits
+	slot  ClockSlot
+	ticks int
+	fds   [2]int
+
+	once sync.Once // the first failure counts: those that follow are its consequence
+	done Relayed
+}
+
+// bound is what holds now.
+func (r *relay) bound() time.Duration {
+	if r.half.Load() {
+		return r.pace.HalfClosed
+	}
+	return r.pace.Idle
+}
+
+// look moves the deadline to a bound from now.
+func (r *relay) look() {
+	for {
+		d := r.bound()
+		if d > 0 {
+			r.pace.Guard.Extend(d)
+		}
+		if r.bound() == d { // the other direction has not ended meanwhile
+			return
+		}
+	}
+}
+
+// fail ends both directions because of c.
+func (r *relay) fail(c Conn, err error) {
+	r.once.Do(func() { r.done.Err, r.done.AFailed = err, c == r.ends[0] })
+	interrupt(r.ends[0])
+	interrupt(r.ends[1])
+}
+
+// copy moves first, which has been read already, and then all bytes of src to dst, and ends dst's receiving of them.
+func (r *relay) copy(dst, src Conn, first []byte) int64 {
+	if len(first) > 0 {
+		if _, err := dst.Write(first); err != nil {
+			r.fail(dst, err)
+			return 0
+		}
+		r.look()
+	}
+	n, ok := r.copyRaw(dst, src)
+	if !ok {
+		n = r.copyPlain(dst, src)
+	}
+	return n + int64(len(first))
+}
+
+// ended passes the end of src on.
+func (r *relay) ended(dst Conn) {
+	if w, ok := dst.(CloseWriter); ok {
+		_ = w.CloseWrite() // a peer that is gone shows when the other direction is written or read
+	}
+	r.half.Store(true)
+	r.look()
+}
+
+// copyPlain is for connections that only Read and Write are known of.
+func (r *relay) copyPlain(dst, src Conn) int64 {
 	bp := relayBuffers.Get().(*[]byte)
 	defer relayBuffers.Put(bp)
 	n := int64(0)
@@ -40,22 +127,19 @@ func copyOneWay(dst, src Conn) (int64, error) {
 		k, err := src.Read(*bp)
 		if k > 0 {
 			if _, werr := dst.Write((*bp)[:k]); werr != nil {
-				interrupt(src)
-				interrupt(dst)
-				return n, werr
+				r.fail(dst, werr)
+				return n
 			}
 			n += int64(k)
+			r.look()
 		}
 		if err == io.EOF {
-			if w, ok := dst.(CloseWriter); ok {
-				_ = w.CloseWrite()
-			}
-			return n, nil
+			r.ended(dst)
+			return n
 		}
 		if err != nil {
-			interrupt(src)
-			interrupt(dst)
-			return n, err
+			r.fail(src, err)
+			return n
 		}
 	}
 }

@@ -16,7 +16,7 @@ func relayed(t *testing.T) (a, b *conn.MemoryConn, result func() conn.Relayed) {
 	a, a2 := conn.Pipe()
 	b, b2 := conn.Pipe()
 	done := make(chan conn.Relayed, 1)
-	go func() { done <- conn.Relay(a2, b2) }()
+	go func() { done <- conn.Relay(a2, b2, conn.Pace{}) }()
 	t.Cleanup(func() { a.Close(); b.Close(); a2.Close(); b2.Close() })
 	return a, b, func() conn.Relayed { return <-done }
 }

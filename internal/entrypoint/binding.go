@@ -2,6 +2,7 @@ package entrypoint
 
 import (
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -26,9 +27,13 @@ type binding struct {
 	timer   *time.Timer // forces the connections; set once retired
 }
 
-// admit counts a new connection, or returns nil when there are too many.
-func (b *binding) admit() *Options {
+// admit counts a new connection, or returns nil when its peer is not allowed or there are too many.
+func (b *binding) admit(peer netip.Addr) *Options {
 	o := b.opts.Load()
+	if !o.proxied(peer) && !o.allows(peer) { // the client of the former is not known yet
+		b.counts.refused.Add(1)
+		return nil
+	}
 	if b.counts.open.Add(1) > o.maxConnections() {
 		b.counts.open.Add(-1)
 		b.counts.refused.Add(1)
@@ -53,13 +58,21 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	defer b.leave()
 	defer func() { _ = c.Close() }()
 	defer b.recover(c)
+	if o.proxied(c.Info().Remote.Addr()) && !b.introduced(c, o) {
+		return
+	}
+	if o.Streams != nil {
+		b.stream(c, o)
+		return
+	}
 	if o.TLS == nil {
 		o.HTTP(c, &b.live)
 		return
 	}
-	s := b.secure(c, o)
+	s, err := b.secure(c, o)
 	switch {
-	case s == nil:
+	case err != nil:
+		answerClearText(c, err)
 	case s.info.TLS.NegotiatedProtocol == "h2" && o.H2 != nil:
 		o.H2(s, &b.live)
 	default:
@@ -73,4 +86,21 @@ func (b *binding) recover(c conn.Conn) {
 		b.counts.panicked.Add(1)
 		b.log.Error("connection ended by a panic", "entrypoint", b.name, "peer", c.Info().Remote, "panic", r, "stack", string(debug.Stack()))
 	}
+}
+
+// introduced finds out for whom a load balancer speaks. False: the connection is to be closed.
+func (b *binding) introduced(c conn.Conn, o *Options) bool {
+	h := &handshake{wire: &wire{Conn: c}}
+	b.live.Enter(&h.ticket, h)
+	defer h.ticket.Leave()
+	if err := conn.ReadProxyHeader(h.wire, o.handshakeTimeout()); err != nil {
+		b.counts.proxied.Add(1)
+		b.log.Debug("proxy protocol", "entrypoint", b.name, "peer", c.Info().Remote, "error", err)
+		return false
+	}
+	if !o.allows(c.Info().Remote.Addr()) {
+		b.counts.refused.Add(1)
+		return false
+	}
+	return true
 }

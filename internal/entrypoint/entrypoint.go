@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -45,13 +46,20 @@ type Options struct {
 	// `[::]` are every address of that one family, an empty host is every address of both. A name is resolved when
 	// it is bound, and its first IPv4 address is preferred.
 	Address string
-	// HTTP serves connections; required. In clear text it also gets those that speak HTTP/2 from their first byte on.
+	// HTTP serves connections; required unless Streams is set. In clear text it also gets those that speak HTTP/2 from their first byte on.
 	HTTP Serve
+	// Streams, if set, serves connections as they are, instead of HTTP and H2.
+	Streams *Streams
 	// H2 serves TLS connections that agreed on h2; nil gives them to HTTP.
 	H2 Serve
 	// TLS is asked for the configuration of each new connection; nil is clear text. A nil configuration refuses the
 	// connection.
 	TLS func() *tls.Config
+	// AllowedIPs are the peers that are served, empty all; those of others are closed at once.
+	AllowedIPs []netip.Prefix
+	// ProxyTrusted are the peers whose connections must begin with a PROXY protocol header, which is believed. Of others
+	// such a header is no more than bytes.
+	ProxyTrusted []netip.Prefix
 	// MaxConnections bounds the open ones; those beyond are closed at once. 0 is DefaultMaxConnections.
 	MaxConnections int
 	// HandshakeTimeout bounds the TLS handshake; 0 is DefaultHandshakeTimeout.
@@ -63,6 +71,19 @@ func (o *Options) maxConnections() int64 {
 		return int64(o.MaxConnections)
 	}
 	return DefaultMaxConnections
+}
+
+// allows reports whether a client may connect.
+func (o *Options) allows(client netip.Addr) bool {
+	return len(o.AllowedIPs) == 0 || among(o.AllowedIPs, client)
+}
+
+// proxied reports whether a peer speaks for others.
+func (o *Options) proxied(peer netip.Addr) bool { return among(o.ProxyTrusted, peer) }
+
+func among(all []netip.Prefix, a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 func (o *Options) handshakeTimeout() time.Duration {
@@ -78,8 +99,9 @@ type Stats struct {
 	Address           string // as bound; "" when only old connections are left
 	Open              int64  // connections
 	Accepted          uint64 // connections taken, without the refused
-	Refused           uint64 // closed at once: max_connections
+	Refused           uint64 // closed at once: not allowed, or too many
 	HandshakeFailures uint64
+	ProxyFailures     uint64 // closed: no PROXY protocol header, or a bad one
 	AcceptErrors      uint64 // out of descriptors or memory; accepting paused
 	Panics            uint64 // connections that ended in a recovered panic
 }
@@ -88,6 +110,7 @@ type Stats struct {
 type counts struct {
 	open                                                  atomic.Int64
 	accepted, refused, handshakes, acceptErrors, panicked atomic.Uint64
+	proxied                                               atomic.Uint64
 }
 
 // Setup is what a Set is made with.
@@ -150,7 +173,7 @@ func (s *Set) Stats() []Stats {
 	for name, c := range s.counts {
 		st := Stats{
 			Name: name, Open: c.open.Load(), Accepted: c.accepted.Load(), Refused: c.refused.Load(),
-			HandshakeFailures: c.handshakes.Load(), AcceptErrors: c.acceptErrors.Load(), Panics: c.panicked.Load(),
+			HandshakeFailures: c.handshakes.Load(), ProxyFailures: c.proxied.Load(), AcceptErrors: c.acceptErrors.Load(), Panics: c.panicked.Load(),
 		}
 		if b := s.table[name]; b != nil {
 			st.Address = b.sock.bound.String()

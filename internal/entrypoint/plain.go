@@ -60,12 +60,13 @@ func (a *plainAcceptor) run(s *socket) {
 
 // start serves a connection of the net package.
 func (b *binding) start(c net.Conn) {
-	o := b.admit()
+	p := conn.NewPlain(c, conn.Info{Entrypoint: b.name})
+	o := b.admit(p.Info().Remote.Addr())
 	if o == nil {
 		_ = c.Close()
 		return
 	}
-	go b.serve(conn.NewPlain(c, conn.Info{Entrypoint: b.name}), o)
+	go b.serve(p, o)
 }
 
 // sweepTime is how long a listener of the net package is given to hand out each connection that waits in its queue: it

@@ -112,7 +112,7 @@ func (a *rawAcceptor) take(fd int, b *binding) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	o := b.admit()
+	o := b.admit(peer.Addr())
 	if o == nil {
 		_ = unix.Close(c)
 		return 0

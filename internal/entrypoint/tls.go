@@ -43,7 +43,8 @@ func (w *wire) SetWriteDeadline(t time.Time) error {
 	return w.Conn.SetWriteDeadline(t)
 }
 
-// handshake is a connection's place in the drain until its server takes over.
+// handshake is a connection's place in the drain until its server takes over: while TLS begins, or a PROXY protocol header
+// is awaited.
 type handshake struct {
 	ticket drain.Ticket
 	wire   *wire
@@ -125,12 +126,17 @@ func (s *secured) Abort() error {
 // acmeALPN is what a certification authority negotiates to look at a certificate: nothing follows (RFC 8737 section 3).
 const acmeALPN = "acme-tls/1"
 
-// secure does the handshake. It returns nil when there is none, and the connection is to be closed.
-func (b *binding) secure(c conn.Conn, o *Options) *secured {
+var (
+	errNoCertificate = errors.New("no certificate")
+	errChallenge     = errors.New("a certification authority has looked at the certificate")
+)
+
+// secure does the handshake. After an error the connection is to be closed.
+func (b *binding) secure(c conn.Conn, o *Options) (*secured, error) {
 	cfg := o.TLS()
 	if cfg == nil {
-		b.handshakeFailed(c, errors.New("no certificate"))
-		return nil
+		b.handshakeFailed(c, errNoCertificate)
+		return nil, errNoCertificate
 	}
 	h := &handshake{wire: &wire{Conn: c}}
 	b.live.Enter(&h.ticket, h)
@@ -139,23 +145,19 @@ func (b *binding) secure(c conn.Conn, o *Options) *secured {
 	t := tls.Server(h.wire, cfg)
 	if err := t.Handshake(); err != nil {
 		b.handshakeFailed(c, err)
-		var record tls.RecordHeaderError
-		if errors.As(err, &record) && record.Conn != nil && looksLikeHTTP(record.RecordHeader) {
-			answerClearText(c)
-		}
-		return nil
+		return nil, err
 	}
-	if c.SetDeadline(time.Time{}) != nil {
-		return nil // closed meanwhile
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return nil, err // closed meanwhile
 	}
 	state := t.ConnectionState()
 	s := &secured{Conn: t, wire: h.wire, info: *c.Info()}
 	s.info.TLS, s.info.Identity = &state, conn.PeerIdentity(&state)
 	if state.NegotiatedProtocol == acmeALPN {
 		_ = s.Close()
-		return nil
+		return nil, errChallenge
 	}
-	return s
+	return s, nil
 }
 
 func (b *binding) handshakeFailed(c conn.Conn, err error) {
@@ -185,7 +187,12 @@ const (
 	lingerBytes = 64 << 10
 )
 
-func answerClearText(c conn.Conn) {
+// answerClearText tells a client that began with HTTP what is expected.
+func answerClearText(c conn.Conn, err error) {
+	var record tls.RecordHeaderError
+	if !errors.As(err, &record) || record.Conn == nil || !looksLikeHTTP(record.RecordHeader) {
+		return
+	}
 	if c.SetDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // testTLS is a configuration with a certificate that signs itself.
@@ -331,15 +332,31 @@ func TestChallengeProtocol(t *testing.T) {
 			c.NextProtos = []string{"acme-tls/1"}
 			return c
 		}
-		apply(t, s, wanted{"web": {Address: "127.0.0.1:0", TLS: challenge, HTTP: func(conn.Conn, *drain.Tracker) { t.Error("served") }}})
-		raw, err := dial(s.Addr("web"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := tls.Client(raw.Conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"acme-tls/1"}})
-		defer func() { _ = c.Close() }()
-		if _, err := io.ReadFull(c, make([]byte, 1)); !errors.Is(err, io.EOF) || c.ConnectionState().NegotiatedProtocol != "acme-tls/1" {
-			t.Errorf("%q, %v", c.ConnectionState().NegotiatedProtocol, err)
+		streams := &entrypoint.Streams{Clock: conn.NewClock(), Handler: looked{t}}
+		apply(t, s, wanted{
+			"web": {Address: "127.0.0.1:0", TLS: challenge, HTTP: func(conn.Conn, *drain.Tracker) { t.Error("served") }},
+			"tcp": {Address: "127.0.0.1:0", TLS: challenge, Streams: streams},
+		})
+		for _, name := range []string{"web", "tcp"} {
+			raw, err := dial(s.Addr(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := tls.Client(raw.Conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"acme-tls/1"}})
+			if _, err := io.ReadFull(c, make([]byte, 1)); !errors.Is(err, io.EOF) || c.ConnectionState().NegotiatedProtocol != "acme-tls/1" {
+				t.Errorf("%s: %q, %v", name, c.ConnectionState().NegotiatedProtocol, err)
+			}
+			_ = c.Close()
 		}
 	})
+}
+
+// looked ends TLS, and expects nothing inside.
+type looked struct{ t *testing.T }
+
+func (l looked) ServeConn(c conn.Conn, x *exchange.Exchange) error {
+	if inner, err := x.Terminate(c); inner != nil || err != nil {
+		l.t.Errorf("inside is %v, %v", inner, err)
+	}
+	return nil
 }

@@ -24,6 +24,9 @@ const (
 	CodeMisdirected        Code = "misdirected_request"
 	CodeNoRoute            Code = "no_route"
 	CodeRateLimited        Code = "rate_limited"
+	CodeHandshakeFailed    Code = "tls_handshake_failed"
+	CodeIPNotAllowed       Code = "ip_not_allowed"
+	CodeTooManyConnections Code = "too_many_connections"
 	CodeNoBackend          Code = "no_backend"
 	CodeBackendBusy        Code = "backend_busy"
 	CodeConnectFailed      Code = "connect_failed"
@@ -36,6 +39,7 @@ const (
 	CodeStreamIdle         Code = "stream_idle_timeout"
 	CodeStreamTotal        Code = "stream_total_timeout"
 	CodeWriteTimeout       Code = "write_timeout"
+	CodeIdle               Code = "idle_timeout"
 	CodeDraining           Code = "draining"
 	CodeInternal           Code = "internal_error"
 	CodeClientGone         Code = "client_gone"
@@ -72,8 +76,8 @@ func Reject(status int, code Code, public string) *Error {
 var internalError = &Error{Status: 500, Code: CodeInternal, Public: "Internal server error", Outcome: OutcomeFailed}
 
 // Fail ends the exchange with an error: the one place where errors become statuses and outcomes. Before the commit
-// point the client gets a complete JSON answer; after it the stream is aborted. A departed client gets nothing.
-// nil does nothing.
+// point the client gets a complete JSON answer; after it the stream is aborted. A departed client gets nothing, and so
+// does the client of a connection. nil does nothing.
 func (x *Exchange) Fail(err error) {
 	if err == nil {
 		return
@@ -87,10 +91,10 @@ func (x *Exchange) Fail(err error) {
 	case x.Gone() || errors.Is(err, ErrDeparted):
 		x.Record.Outcome = OutcomeDisconnected
 		x.Record.Code = CodeClientGone
-		x.Down.Abort()
+		x.abort()
 	case x.forced.Load() || errors.Is(err, ErrForced):
 		x.Record.Outcome, x.Record.Code = OutcomeDrained, CodeDraining
-		x.Down.Abort()
+		x.abort()
 	case x.headSent:
 		x.Record.Outcome = OutcomeAborted
 		if e.Limit != "" {
@@ -99,12 +103,22 @@ func (x *Exchange) Fail(err error) {
 		if e.Outcome == OutcomeDrained {
 			x.Record.Outcome = OutcomeDrained
 		}
-		x.Down.Abort()
+		x.abort()
 	default:
 		x.Record.Outcome = e.Outcome
+		if x.Down == nil {
+			return
+		}
 		if err := x.sendError(e); err != nil {
 			x.Record.Outcome = OutcomeDisconnected
 		}
+	}
+}
+
+// abort ends the exchange without a proper end. A connection is closed by who serves it.
+func (x *Exchange) abort() {
+	if x.Down != nil {
+		x.Down.Abort()
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package exchange is one request being served: what a protocol engine received, what handlers make of it, how
-// it ended. An Exchange lives from the end of the request head to the last byte of the answer, belongs to one
-// goroutine, and is reused afterwards; nothing may keep it or a view from it. The package knows no connection,
+// Package exchange is one request, or one connection, being served: what a protocol engine received, what handlers make
+// of it, how it ended. An Exchange lives from the end of the request head to the last byte of the answer, or as long as
+// the connection, belongs to one goroutine, and is reused afterwards; nothing may keep it or a view from it. The package knows no connection,
 // descriptor, header map or net/http type: engines reach it through the Downstream interface.
 package exchange
 
@@ -53,7 +53,7 @@ type Watcher interface {
 	FirstByte(x *Exchange)
 }
 
-// Protocol is the HTTP version spoken with the client.
+// Protocol is the HTTP version spoken with the client, or TCP for a connection whose bytes are not read as requests.
 type Protocol uint8
 
 // Protocols.
@@ -61,10 +61,11 @@ const (
 	HTTP11 Protocol = iota
 	HTTP10
 	HTTP2
+	TCP
 )
 
 // String is the version as an access log prints it.
-func (p Protocol) String() string { return [...]string{"HTTP/1.1", "HTTP/1.0", "HTTP/2.0"}[p] }
+func (p Protocol) String() string { return [...]string{"HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "TCP"}[p] }
 
 // Request is the request head. All byte slices are views, valid until the exchange ends; nil means absent.
 type Request struct {
@@ -74,7 +75,7 @@ type Request struct {
 	Path     []byte // Target without its query
 	Query    []byte // without the question mark; nil when there is none
 	Normal   []byte // normal form of Path, what rules match; set before routing
-	Host     []byte // authority, from Host, :authority or an absolute target
+	Host     []byte // authority, from Host, :authority or an absolute target; of a connection the server name asked for
 	TLS      bool
 	Fields   Fields
 	// ContentLength of the body; 0 none, -1 unknown until its end.
@@ -154,11 +155,17 @@ type Exchange struct {
 	Response Response
 	Record   Record
 
+	// Down is the client's end; nil for a connection, which its handler is given.
 	Down Downstream
 	// Guard interrupts what the exchange waits on. The engine owns it and registers it with the clock.
 	Guard *conn.Alarm
 	// Conn describes the connection that the request came on.
 	Conn *conn.Info
+	// Terminate ends TLS on a connection with the certificate of its entrypoint, once; nil: the entrypoint has none. A nil
+	// conn without an error is one that the handshake was all of.
+	Terminate func(c conn.Conn) (conn.Conn, error)
+	// Pace bounds a connection that moves nothing; its Guard is left nil.
+	Pace conn.Pace
 	// Trusted is set when the peer is a proxy whose forwarding fields are believed.
 	Trusted bool
 	// Watch is told of the first response body byte; nil: nobody. It belongs to what measures the exchange.

@@ -19,6 +19,7 @@ const (
 	OutcomeTimeout              // a limit ended it after the head was sent
 	OutcomeUpgraded             // the connection switched protocols and was relayed to its end
 	OutcomeDrained              // the drain deadline ended it
+	Outcomes                    // the number of them
 )
 
 // String is the word of the access log.
@@ -46,7 +47,7 @@ type Record struct {
 	FirstByteAt time.Duration // until the first response body byte; 0 none
 	Duration    time.Duration
 
-	Peer     netip.AddrPort // the socket's other end
+	Peer     netip.AddrPort // the socket's other end, or whom it speaks for by the PROXY protocol
 	ClientIP netip.Addr     // after trusted forwarding headers; equals Peer without them
 	// ClientIdentity is who the socket's other end is by its verified certificate (conn.PeerIdentity); "" unknown.
 	ClientIdentity string
@@ -56,8 +57,8 @@ type Record struct {
 	Attempts                    []Attempt
 
 	Status   int
-	BytesIn  int64 // request body
-	BytesOut int64 // response body
+	BytesIn  int64 // request body; of a connection everything from the client
+	BytesOut int64 // response body; of a connection everything to the client
 	Outcome  Outcome
 	Code     Code   // of the error the gateway answered with, or that ended the stream
 	Limit    string // the limit that fired, by its configuration key; "" none

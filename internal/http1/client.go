@@ -465,7 +465,7 @@ func (c *ClientConn) waitRest() error {
 	return err
 }
 
-// Takeover gives the connection up after a 101. What came behind the head is read first. Release closes it.
+// Takeover gives the connection up after a 101, or Connect. What came behind the head is read first. Release closes it.
 func (c *ClientConn) Takeover() conn.Conn {
 	pre := append([]byte(nil), c.in.buf[c.r:c.w]...)
 	c.taken.Store(true)

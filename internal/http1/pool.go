@@ -82,6 +82,15 @@ func (p *Pool) Get(d Dialing, fresh bool) (*ClientConn, error) {
 			return c, nil
 		}
 	}
+	return p.establish(d, false)
+}
+
+// Connect returns a new connection that is no HTTP connection: its bytes are the caller's, see Takeover. It counts like
+// any other until Release.
+func (p *Pool) Connect(d Dialing) (*ClientConn, error) { return p.establish(d, true) }
+
+// establish opens a connection; taken is one that somebody else reads.
+func (p *Pool) establish(d Dialing, taken bool) (*ClientConn, error) {
 	if err := p.admit(); err != nil {
 		return nil, err
 	}
@@ -95,6 +104,7 @@ func (p *Pool) Get(d Dialing, fresh bool) (*ClientConn, error) {
 		p.forget()
 		return nil, err
 	}
+	c.taken.Store(taken)
 	p.mu.Lock()
 	p.refused = time.Time{}
 	p.enter(c)

@@ -1,6 +1,6 @@
-// Package middleware is the small steps of HTTP policy, one file each: a limit, changed fields, a rewritten path. A
+// Package middleware is the small steps of policy, one file each: a limit, changed fields, a rewritten path. A
 // step is a handler built around its next and lives as long as its generation; what must survive a reload (the
-// buckets of rate limits) lives in Limits, as long as the process. The package knows neither routes nor services.
+// buckets of rate limits, open connections) lives in Limits, as long as the process. The package knows neither routes nor services.
 package middleware
 
 import (
@@ -14,7 +14,7 @@ import (
 type Deps struct {
 	// Router is the name of the router that the step is built for: state is kept for each router apart.
 	Router string
-	// Limits holds the generation's references to rate limit buckets.
+	// Limits holds the generation's references to what survives it.
 	Limits *Scope
 }
 
@@ -45,6 +45,18 @@ func Build(cfg *config.Middleware, d Deps, next exchange.Handler) (exchange.Hand
 		return h, nil
 	}
 	return nil, fmt.Errorf("middleware %q: type %q is not available", cfg.Name, cfg.Type)
+}
+
+// BuildConn is Build for a router of connections: there is one kind of step.
+func BuildConn(cfg *config.Middleware, d Deps, next exchange.ConnHandler) (exchange.ConnHandler, error) {
+	if cfg.Type != "tcp-filter" {
+		return nil, fmt.Errorf("middleware %q: type %q does not serve connections", cfg.Name, cfg.Type)
+	}
+	h, err := newTCPFilter(cfg, d, next)
+	if err != nil {
+		return nil, fmt.Errorf("middleware %q: %w", cfg.Name, err)
+	}
+	return h, nil
 }
 
 // errNoBlock is a middleware without the block that its type needs.

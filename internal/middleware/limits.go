@@ -10,10 +10,12 @@ import (
 )
 
 // Limits holds the buckets of rate limits, by router, name and definition, so that a reload that changes none of the
-// three does not fill them up again. Lives as long as the process.
+// three does not fill them up again, and the numbers of open connections, by router and name, so that a changed limit
+// knows what is open. Lives as long as the process.
 type Limits struct {
-	mu      sync.Mutex // guards buckets and their refs
+	mu      sync.Mutex // guards the maps and the refs in them
 	buckets map[limitKey]*bucket
+	counts  map[countKey]*count
 }
 
 type limitKey struct {
@@ -21,26 +23,37 @@ type limitKey struct {
 	limit        config.RateLimit
 }
 
-// NewLimits returns an empty set.
-func NewLimits() *Limits { return &Limits{buckets: make(map[limitKey]*bucket)} }
+type countKey struct{ router, name string }
 
-// Len is the number of buckets that some generation refers to.
+// count is how many connections are open.
+type count struct {
+	atomic.Int64
+	refs int // guarded by Limits.mu
+}
+
+// NewLimits returns an empty set.
+func NewLimits() *Limits {
+	return &Limits{buckets: make(map[limitKey]*bucket), counts: make(map[countKey]*count)}
+}
+
+// Len is the number of buckets and counts that some generation refers to.
 func (l *Limits) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.buckets)
+	return len(l.buckets) + len(l.counts)
 }
 
-// Scope is the references of one generation to buckets.
+// Scope is the references of one generation to buckets and counts.
 type Scope struct {
-	limits *Limits
-	held   []limitKey // guarded by limits.mu
+	limits  *Limits
+	held    []limitKey // guarded by limits.mu
+	counted []countKey // guarded by limits.mu
 }
 
 // Scope returns a new, empty scope. Its generation closes it when its last exchange has ended.
 func (l *Limits) Scope() *Scope { return &Scope{limits: l} }
 
-// Close gives the references back; buckets that no other generation refers to are dropped. Idempotent.
+// Close gives the references back; what no other generation refers to is dropped. Idempotent.
 func (s *Scope) Close() {
 	l := s.limits
 	l.mu.Lock()
@@ -51,7 +64,29 @@ func (s *Scope) Close() {
 			delete(l.buckets, k)
 		}
 	}
-	s.held = nil
+	for _, k := range s.counted {
+		c := l.counts[k]
+		if c.refs--; c.refs == 0 {
+			delete(l.counts, k)
+		}
+	}
+	s.held, s.counted = nil, nil
+}
+
+// count returns the number of open connections of a router's middleware, with a reference that the scope holds.
+func (s *Scope) count(router, name string) *count {
+	l := s.limits
+	k := countKey{router, name}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.counts[k]
+	if c == nil {
+		c = &count{}
+		l.counts[k] = c
+	}
+	c.refs++
+	s.counted = append(s.counted, k)
+	return c
 }
 
 // bucket returns the bucket of a router's middleware, with a reference that the scope holds.

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
-	"github.com/sluice-proxy/sluice/internal/service"
 )
 
 // Keys of the limits that can end an exchange here, as the configuration spells them.
@@ -22,70 +21,9 @@ const (
 	limitTotal   = "stream_total_timeout"
 )
 
-// failedDial gives the lease of a backend back that could not be connected to, and tells what follows.
-func (f *forward) failedDial(err error) (verdict, *exchange.Error) {
-	e, blamed := f.dialError(err)
-	f.note(0, e.Code)
-	if blamed {
-		f.lease.Done(service.Refused)
-	} else {
-		f.lease.Done(service.Unused)
-	}
-	if blamed || errors.Is(err, http1.ErrPoolFull) {
-		return elsewhere, e
-	}
-	return failed, e
-}
-
-// dialError is the answer when no connection could be had, and whether that is the backend's fault.
-func (f *forward) dialError(err error) (e *exchange.Error, blamed bool) {
-	if f.x.Gone() {
-		return departed(err), false
-	}
-	if errors.Is(err, context.Canceled) { // only a departure and the drain deadline end the exchange's context
-		return drained(err), false
-	}
-	e = f.bad(exchange.CodeConnectFailed, err)
-	switch {
-	case errors.Is(err, http1.ErrPoolFull):
-		e.Status, e.Code, e.Public, e.RetryAfter = 503, exchange.CodeBackendBusy, "Backend connections exhausted", 1
-		return e, false
-	case timedOut(err): // whatever the stage
-		e.Status, e.Code, e.Public, e.Limit = 504, exchange.CodeConnectTimeout, "Upstream timeout", limitConnect
-		if f.remaining() <= 0 {
-			e.Limit = f.dispatchLimit()
-		}
-	case errors.Is(err, http1.ErrResolve):
-		e.Code = exchange.CodeDNSFailed
-	case errors.Is(err, http1.ErrTLS):
-		e.Code = exchange.CodeTLSFailed
-	}
-	return e, true
-}
-
 // timedOut reports whether connecting took too long, by our limits or the kernel's.
 func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)
-}
-
-// dispatchLimit is the limit that ends the wait for a response head.
-func (f *forward) dispatchLimit() string {
-	if f.totalLeft() <= 0 {
-		return limitTotal
-	}
-	return limitRequest
-}
-
-// bad is the answer for a backend that fails before its response head; its status is the service's choice.
-func (f *forward) bad(code exchange.Code, err error) *exchange.Error {
-	e := &exchange.Error{
-		Status: f.p.policy.UpstreamErrorStatus, Code: code, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
-		Err: fmt.Errorf("backend %s: %w", f.lease.Backend.URL, err),
-	}
-	if e.Status == 503 {
-		e.Public = "Service unavailable"
-	}
-	return e
 }
 
 func departed(err error) *exchange.Error {

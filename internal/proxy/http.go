@@ -5,7 +5,6 @@ package proxy
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -27,15 +26,9 @@ func New(b *service.Balancer) *HTTP { return &HTTP{backends: b, policy: b.Policy
 
 // forward is the state of one exchange being forwarded.
 type forward struct {
-	p     *HTTP
-	x     *exchange.Exchange
-	lease service.Lease
-	up    *http1.ClientConn
-	out   []byte
-
-	tried    service.Tried
-	dispatch time.Time // of the first attempt
-	attempt  time.Time // of this one
+	attempts
+	up  *http1.ClientConn
+	out []byte
 
 	method     []byte
 	body       []byte // inline body
@@ -50,7 +43,7 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
 	f := forwards.Get().(*forward)
-	f.p, f.x, f.method = p, x, x.Request.Method
+	f.backends, f.policy, f.x, f.method = p.backends, p.policy, x, x.Request.Method
 	f.body, f.streaming = f.inline()
 	done := false
 	defer func() {
@@ -75,7 +68,7 @@ func (f *forward) recycle() {
 	}
 	tried := f.tried
 	tried.Reset()
-	*f = forward{out: out, tried: tried}
+	*f = forward{out: out, attempts: attempts{tried: tried}}
 	forwards.Put(f)
 }
 
@@ -120,7 +113,7 @@ func (f *forward) run() error {
 	var last error
 	for fresh := false; ; {
 		if !fresh {
-			lease, err := f.p.backends.Pick(f.x, &f.tried)
+			lease, err := f.backends.Pick(f.x, &f.tried)
 			if err != nil {
 				return cmp.Or(last, err)
 			}
@@ -143,11 +136,6 @@ func (f *forward) run() error {
 	}
 }
 
-// remaining is what is left for dispatching.
-func (f *forward) remaining() time.Duration {
-	return min(f.p.policy.RequestTimeout, f.p.policy.StreamTotalTimeout) - time.Since(f.dispatch)
-}
-
 // verdict says what follows an attempt.
 type verdict int
 
@@ -162,10 +150,7 @@ const (
 // same backend.
 func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 	x := f.x
-	f.attempt = time.Now()
-	if f.dispatch.IsZero() {
-		f.dispatch = f.attempt
-	}
+	f.begin()
 	spent := f.attempt.Sub(f.dispatch)
 	up, err := f.lease.Backend.Pool.Get(f, fresh)
 	if err != nil {
@@ -178,7 +163,7 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 	f.up = up
 	f.out = f.appendRequest(f.out[:0])
 	x.Response.Fields.Reset(nil)
-	x.Guard.ArmWithin(up, max(f.p.policy.RequestTimeout-spent, 1), max(f.p.policy.StreamTotalTimeout-spent, 1))
+	x.Guard.ArmWithin(up, max(f.policy.RequestTimeout-spent, 1), max(f.policy.StreamTotalTimeout-spent, 1))
 	if x.Gone() {
 		x.Guard.Ring(conn.CauseDeparted)
 	}
@@ -199,24 +184,8 @@ func (f *forward) Sent() {
 	}
 }
 
-// DialContext bounds a dial by what is left of the request timeout and by the client's presence.
-func (f *forward) DialContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(f.x.Context(), max(f.remaining(), 0))
-}
-
 // Repeatable reports whether the request may be sent twice, if its body is here.
 func (f *forward) Repeatable() bool { return !f.streaming && repeatable(f.method) }
-
-// LastResort reports whether every other backend has been tried.
-func (f *forward) LastResort() bool { return f.p.backends.Exhausted(&f.tried) }
-
-// note adds the attempt to the record.
-func (f *forward) note(status int, code exchange.Code) {
-	f.x.Record.AddAttempt(exchange.Attempt{
-		Backend: f.lease.Backend.URL, ID: f.lease.Backend.ID, Status: status, Code: code,
-		Duration: time.Since(f.attempt),
-	})
-}
 
 // failedTrip judges an attempt that ended without a response head.
 func (f *forward) failedTrip(err error) (verdict, error) {

@@ -93,9 +93,9 @@ func (f *forward) uploaded() {
 	if f.pump.answered.Load() {
 		return
 	}
-	f.x.Guard.Extend(f.p.policy.RequestTimeout)
+	f.x.Guard.Extend(f.policy.RequestTimeout)
 	if f.pump.answered.Load() { // just now: its limit was overwritten
-		f.x.Guard.Extend(f.p.policy.StreamIdleTimeout)
+		f.x.Guard.Extend(f.policy.StreamIdleTimeout)
 	}
 }
 

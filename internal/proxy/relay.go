@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -26,7 +25,7 @@ func (f *forward) relay(head http1.Head) error {
 	}
 	f.pump.answered.Store(true)
 	if !f.up.Done() {
-		x.Guard.Extend(f.p.policy.StreamIdleTimeout)
+		x.Guard.Extend(f.policy.StreamIdleTimeout)
 	}
 	raw := false
 	if f.up.Chunked() {
@@ -59,11 +58,6 @@ func (f *forward) end(err error) error {
 	}
 	f.lease.Done(result)
 	return err
-}
-
-// totalLeft is what is left for the whole exchange.
-func (f *forward) totalLeft() time.Duration {
-	return f.p.policy.StreamTotalTimeout - time.Since(f.dispatch)
 }
 
 // Body passes body bytes on to the client.
@@ -99,7 +93,7 @@ func (f *forward) passed(err error, last bool) error {
 	case f.x.Guard.Cause() != conn.CauseNone:
 		return errInterrupted
 	}
-	f.x.Guard.Extend(f.p.policy.StreamIdleTimeout)
+	f.x.Guard.Extend(f.policy.StreamIdleTimeout)
 	return nil
 }
 
@@ -131,7 +125,7 @@ func (f *forward) tunnel(head http1.Head) error {
 		f.sinkFailed = true
 		return f.end(err)
 	}
-	done := conn.Relay(down, f.up.Takeover())
+	done := conn.Relay(down, f.up.Takeover(), conn.Pace{})
 	cause := x.Guard.Disarm()
 	_ = down.Close()
 	f.releaseConn(false)

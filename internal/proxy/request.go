@@ -29,7 +29,7 @@ func (f *forward) appendRequest(b []byte) []byte {
 	b = append(b, ' ')
 	b = f.appendTarget(b)
 	b = append(b, " HTTP/1.1\r\nHost: "...)
-	if f.p.policy.PassHost && len(r.Host) > 0 { // HTTP/1.0 may come without
+	if f.policy.PassHost && len(r.Host) > 0 { // HTTP/1.0 may come without
 		b = append(b, r.Host...)
 	} else {
 		b = append(b, f.lease.Backend.Host...)

@@ -21,7 +21,8 @@ const (
 	ReasonClientIP           Reason = "client_ip_mismatch"
 	ReasonNotOperand         Reason = "not_operand_matched" // what stands behind a ! is true
 	ReasonTCPOnly            Reason = "tcp_only"            // the matcher judges connections, not requests
-	ReasonNoRule             Reason = "no_rule"             // the entry has no rule
+	ReasonSNI                Reason = "sni_mismatch"
+	ReasonNoRule             Reason = "no_rule" // the entry has no rule
 )
 
 // String returns the code itself.
@@ -51,7 +52,7 @@ func (t *Table) Explain(in *Input) []Verdict {
 		v := Verdict{Entry: p.index, Name: p.Name, Priority: p.effective()}
 		switch {
 		case !p.bound:
-			v.Reason, v.Detail = ReasonEntrypointNotBound, "bound to "+clip(strings.Join(p.Entrypoints, ", "))+" only"
+			v.Reason, v.Detail = ReasonEntrypointNotBound, p.boundTo()
 		case p.Rule == nil:
 			v.Reason, v.Detail = ReasonNoRule, "has no rule"
 		case !p.Rule.root.match(r):
@@ -67,6 +68,17 @@ func (t *Table) Explain(in *Input) []Verdict {
 		}
 	}
 	return out
+}
+
+// boundTo says where the entry serves instead.
+func (e *Entry) boundTo() string {
+	switch {
+	case len(e.Entrypoints) > 0:
+		return "bound to " + clip(strings.Join(e.Entrypoints, ", ")) + " only"
+	case e.TCP:
+		return "bound to entrypoints of protocol tcp only"
+	}
+	return "bound to http entrypoints only"
 }
 
 // before says why w comes before v.
@@ -137,7 +149,13 @@ func (m *matcher) why(r *request) (Reason, string) {
 		}
 		return ReasonClientIP, fmt.Sprintf("client address %s is not in %s", r.ClientIP, clip(strings.Join(m.args, ", ")))
 	case kindHostSNI:
-		return ReasonTCPOnly, "judges connections, not requests"
+		switch {
+		case !r.TCP:
+			return ReasonTCPOnly, "judges connections, not requests"
+		case len(r.host) == 0:
+			return ReasonSNI, "the client has asked for no server name"
+		}
+		return ReasonSNI, fmt.Sprintf("server name %q is not %s", clip(string(r.host)), wants)
 	}
 	return ReasonNoRule, "unknown matcher"
 }

@@ -69,7 +69,10 @@ func (m *matcher) anchors() []anchor {
 	case kindPathPrefix:
 		return []anchor{{pathKind: prefixPath, path: m.want}}
 	case kindHostSNI:
-		return nil
+		if m.wildcard || m.want == "*" {
+			return []anchor{{}}
+		}
+		return []anchor{{hostKind: exactHost, host: m.want}}
 	}
 	return []anchor{{}}
 }

@@ -146,6 +146,41 @@ func TestMatchers(t *testing.T) {
 	}
 }
 
+func TestHostSNIMatcher(t *testing.T) {
+	for _, tc := range []struct {
+		rule, name string
+		want       bool
+	}{
+		{"HostSNI(`*`)", "", true},
+		{"HostSNI(`*`)", "a.example", true},
+		{"HostSNI(`a.example`)", "a.example", true},
+		{"HostSNI(`A.Example`)", "a.eXample", true},
+		{"HostSNI(`a.example`)", "b.a.example", false},
+		{"HostSNI(`a.example`)", "", false},
+		{"HostSNI(`*.example`)", "a.example", true},
+		{"HostSNI(`*.example`)", "b.a.example", true}, // any depth
+		{"HostSNI(`*.example`)", "example", false},
+		{"HostSNI(`*.example`)", ".example", false},
+		{"HostSNI(`*.example`)", "anexample", false},
+		{"HostSNI(`a`) || HostSNI(`b`) && ClientIP(`192.0.2.0/24`)", "b", false},
+		{"!HostSNI(`a`)", "", true},
+		{"Method(`tcp`) && PathPrefix(`/`)", "", true},
+	} {
+		in := route.Input{TCP: true, Host: []byte(tc.name), Path: []byte("/"), Method: []byte("TCP")}
+		rule, errs := route.Parse(tc.rule)
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		table := route.BuildTCP([]route.Entry{{Name: "x", Rule: rule, TCP: true}, {Name: "request", Rule: rule}}, "e")
+		if got := table.Match(&in); (got == 0) != tc.want || got > 0 {
+			t.Errorf("%s against %q: %d", tc.rule, tc.name, got)
+		}
+		if verdicts := table.Explain(&in); (verdicts[0].Reason == route.ReasonMatched || verdicts[1].Reason == route.ReasonMatched) != tc.want {
+			t.Errorf("%s against %q is explained as %+v", tc.rule, tc.name, verdicts)
+		}
+	}
+}
+
 func TestHeadersMatcher(t *testing.T) {
 	in := request("GET API.example:8080/")
 	in.Fields = fields{{"x-env", "prod"}, {"x-env", "test"}, {"x-empty", ""}, {"x-bytes", "caf\xe9"}}

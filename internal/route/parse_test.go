@@ -205,6 +205,9 @@ func TestRuleFacts(t *testing.T) {
 	if got := mustParse(t, "Host(`a.example`) && !(Host(`b.example`) || !Host(`c.example`))").Hosts(); strings.Join(got, " ") != "a.example c.example" {
 		t.Errorf("Hosts() = %s", got)
 	}
+	if got := mustParse(t, "HostSNI(`a.example`) || HostSNI(`*.b.example`) || HostSNI(`*`)").Hosts(); strings.Join(got, " ") != "a.example *.b.example *" {
+		t.Errorf("Hosts() = %s", got)
+	}
 	ms := r.Matchers()
 	if len(ms) != 5 {
 		t.Fatalf("%d matchers", len(ms))

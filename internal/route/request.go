@@ -5,8 +5,12 @@ import (
 	"net/netip"
 )
 
-// Input is what a rule can see of one request. It is read during a call only; nothing of it is kept.
+// Input is what a rule can see of one request, or of one connection. It is read during a call only; nothing of it is
+// kept.
 type Input struct {
+	// TCP tells that this is a connection. Host is then the server name that its client has asked for in the TLS
+	// handshake, Path is "/" and Method "TCP".
+	TCP bool
 	// Host is the Host field or, on HTTP/2, :authority, as received: case, port and a trailing dot do not matter.
 	// Empty means that there is none; no host matcher is true then.
 	Host []byte
@@ -139,8 +143,22 @@ func (m *matcher) match(r *request) bool {
 		return queryHas(r.RawQuery, m)
 	case kindClientIP:
 		return m.matchClientIP(r.ClientIP)
+	case kindHostSNI: // where there is a request, the connection was terminated
+		return r.TCP && m.matchSNI(r.host)
 	}
-	return false // HostSNI: there is a request, so the connection was terminated
+	return false
+}
+
+// matchSNI compares a server name. Unlike in Host a wildcard stands for any number of labels, as operators of TLS proxies
+// know it.
+func (m *matcher) matchSNI(name []byte) bool {
+	switch {
+	case m.want == "*":
+		return true
+	case m.wildcard:
+		return len(name) > len(m.want) && string(name[len(name)-len(m.want):]) == m.want
+	}
+	return string(name) == m.want
 }
 
 func (m *matcher) matchHeaders(r *request) bool {

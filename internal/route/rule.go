@@ -53,12 +53,12 @@ func (r *Rule) Matchers() []Matcher {
 	return out
 }
 
-// Hosts lists the arguments of the Host matchers that are not negated, lower-cased and without repetition, wildcards as
-// "*.x".
+// Hosts lists the arguments of the Host and HostSNI matchers that are not negated, lower-cased and without repetition,
+// wildcards as "*.x".
 func (r *Rule) Hosts() []string {
 	var out []string
 	r.root.asked(false, func(m *matcher) {
-		if m.spec.kind != kindHost {
+		if m.spec.kind != kindHost && m.spec.kind != kindHostSNI {
 			return
 		}
 		h := m.want
@@ -87,6 +87,11 @@ func (r *Rule) HasPath() bool {
 // HasTCP tells whether the rule contains a matcher that judges connections, not HTTP requests (HostSNI).
 func (r *Rule) HasTCP() bool {
 	return r.has(func(m *matcher) bool { return m.spec.tcp })
+}
+
+// NeedsSNI tells whether the rule can be judged only with the server name that a client asks for.
+func (r *Rule) NeedsSNI() bool {
+	return r.has(func(m *matcher) bool { return m.spec.kind == kindHostSNI && m.want != "*" })
 }
 
 func (r *Rule) has(f func(*matcher) bool) bool {

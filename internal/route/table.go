@@ -16,8 +16,10 @@ type Entry struct {
 	Rule *Rule
 	// Priority orders entries, highest first; zero or less means the length of the rule text.
 	Priority int
-	// Entrypoints are the entrypoints that the router is bound to; empty means all.
+	// Entrypoints are the entrypoints that the router is bound to; empty means all of its kind.
 	Entrypoints []string
+	// TCP tells that the router judges connections, not requests.
+	TCP bool
 }
 
 // effective is the priority that counts.
@@ -31,8 +33,8 @@ func (e *Entry) effective() int {
 	return e.Rule.DefaultPriority()
 }
 
-func (e *Entry) bound(entrypoint string) bool {
-	return len(e.Entrypoints) == 0 || slices.Contains(e.Entrypoints, entrypoint)
+func (e *Entry) bound(entrypoint string, tcp bool) bool {
+	return e.TCP == tcp && (len(e.Entrypoints) == 0 || slices.Contains(e.Entrypoints, entrypoint))
 }
 
 // Table finds the first entry that matches a request, in the order of priority (highest first), then name. It is
@@ -58,8 +60,13 @@ type placed struct {
 	bound bool
 }
 
-// Build makes the table of one entrypoint. It keeps the rules, not the slice.
-func Build(entries []Entry, entrypoint string) *Table {
+// Build makes the table of one entrypoint for requests. It keeps the rules, not the slice.
+func Build(entries []Entry, entrypoint string) *Table { return build(entries, entrypoint, false) }
+
+// BuildTCP makes the table of one entrypoint for connections.
+func BuildTCP(entries []Entry, entrypoint string) *Table { return build(entries, entrypoint, true) }
+
+func build(entries []Entry, entrypoint string, tcp bool) *Table {
 	t := &Table{
 		order:    make([]placed, 0, len(entries)),
 		exact:    map[string]*pathIndex{},
@@ -67,7 +74,7 @@ func Build(entries []Entry, entrypoint string) *Table {
 		any:      newPathIndex(),
 	}
 	for i := range entries {
-		t.order = append(t.order, placed{i, entries[i], entries[i].bound(entrypoint)})
+		t.order = append(t.order, placed{i, entries[i], entries[i].bound(entrypoint, tcp)})
 	}
 	slices.SortStableFunc(t.order, func(a, b placed) int {
 		return cmp.Or(cmp.Compare(b.effective(), a.effective()), cmp.Compare(a.Name, b.Name))

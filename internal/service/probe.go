@@ -17,7 +17,8 @@ const maxProbeHead = 64 << 10
 var errStatus = errors.New("health check answered with status")
 
 // probe asks one backend whether it is healthy: GET base path + check path, with the backend's own authority. It
-// follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the question.
+// follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the question. Of a
+// tcp backend it is the whole question.
 type probe struct {
 	client    http.Client
 	transport *http.Transport
@@ -62,6 +63,9 @@ func dialKernel(ctx context.Context, addr string) (net.Conn, error) {
 func (p *probe) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.check.spec.Timeout)
 	defer cancel()
+	if p.check.spec.pool.scheme == "tcp" {
+		return p.connect(ctx)
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
 	if err != nil {
 		return fmt.Errorf("making the health check request: %w", err)
@@ -77,6 +81,15 @@ func (p *probe) once(ctx context.Context) error {
 		return fmt.Errorf("%w %d", errStatus, res.StatusCode)
 	}
 	return nil
+}
+
+// connect is the probe of a backend that nothing is known of but that it accepts connections.
+func (p *probe) connect(ctx context.Context) error {
+	c, err := p.transport.DialContext(ctx, "tcp", p.check.spec.pool.addr)
+	if err != nil {
+		return fmt.Errorf("health check: %w", err)
+	}
+	return c.Close()
 }
 
 func (p *probe) close() { p.transport.CloseIdleConnections() }

@@ -40,13 +40,14 @@ type Policy struct {
 	StreamTotalTimeout  time.Duration
 	UpstreamErrorStatus int
 	PassHost            bool
+	SendProxy           int // version of the PROXY protocol header that connections begin with; 0 none
 }
 
 // Backend is one server of a service in one generation. Immutable.
 type Backend struct {
 	ID     string // opaque, for metrics; see BackendID
 	URL    string // as configured, without credentials
-	Scheme string // http or https
+	Scheme string // http, https or tcp
 	Addr   string // host:port, or unix:/path
 	Host   string // authority, for when the client's is not passed on
 	Base   string // path prefix without trailing slash; "" none

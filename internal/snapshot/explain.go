@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Question is a request that need not be sent to know what would happen to it.
+// Question is a request, or a connection, that need not be sent to know what would happen to it.
 type Question struct {
-	Entrypoint string // "" when the configuration has one http entrypoint only
-	Method     string // "" is GET
-	URL        string // absolute, or a path with Host among the fields
+	Entrypoint string // "" when the configuration has one only
+	Method     string // "" is GET; TCP, and nothing else, on an entrypoint for connections
+	URL        string // absolute, or a path with Host among the fields; of a connection tls://NAME that it asks for, or ""
 	Client     netip.Addr
 	Fields     []config.HeaderValue
 }
@@ -47,6 +47,9 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if ep.Protocol == config.TCP {
+		return explainConn(cfg, ep, q)
+	}
 	x, err := question(q, ep.TLS != nil)
 	if err != nil {
 		return nil, err
@@ -62,20 +65,53 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 		return a, nil
 	}
 	a.NormalPath = string(x.Request.Normal)
+	a.walk(cfg, ep, &in, noRoute)
+	return a, nil
+}
+
+// explainConn answers a question about a connection.
+func explainConn(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answer, error) {
+	name, isURL := strings.CutPrefix(q.URL, "tls://")
+	switch {
+	case !strings.EqualFold(q.Method, "TCP"):
+		return nil, fmt.Errorf("entrypoint %s takes connections: ask for the method TCP", ep.Name)
+	case q.URL != "" && !isURL || strings.ContainsAny(name, "/?#:"):
+		return nil, errors.New("of a connection nothing is known but the server name it asks for: write tls://NAME, or nothing")
+	case len(q.Fields) > 0:
+		return nil, errors.New("a connection has no header fields")
+	}
+	x := new(exchange.Exchange)
+	x.Request.Host = []byte(name)
+	x.Record.ClientIP = client(q)
+	a := &Answer{Entrypoint: ep.Name, Method: "TCP", Host: name, ClientIP: x.Record.ClientIP}
+	in := connInput(x)
+	a.walk(cfg, ep, &in, noRouteConn)
+	return a, nil
+}
+
+// walk finds the router and what comes behind it; none is the refusal.
+func (a *Answer) walk(cfg *config.Config, ep *config.Entrypoint, in *route.Input, none *exchange.Error) {
 	entries := RouteEntries(cfg)
-	table := route.Build(entries, ep.Name)
-	a.Verdicts = table.Explain(&in)
-	i := table.Match(&in)
+	table := tableOf(entries, ep)
+	a.Verdicts = table.Explain(in)
+	i := table.Match(in)
 	if i < 0 {
-		a.Refused = noRoute
-		return a, nil
+		a.Refused = none
+		return
 	}
 	a.Router = cfg.Routers[entries[i].Name]
 	a.Service = cfg.Services[a.Router.Service]
 	for _, name := range a.Router.Middlewares {
 		a.Chain = append(a.Chain, cfg.Middlewares[name])
 	}
-	return a, nil
+}
+
+// client is the address that a question is about.
+func client(q Question) netip.Addr {
+	if !q.Client.IsValid() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return q.Client.Unmap()
 }
 
 func chooseEntrypoint(cfg *config.Config, name string) (*config.Entrypoint, error) {
@@ -132,9 +168,6 @@ func question(q Question, tls bool) (*exchange.Exchange, error) {
 		}
 		r.Fields.Add(f.Name, f.Value)
 	}
-	x.Record.ClientIP = q.Client.Unmap()
-	if !q.Client.IsValid() {
-		x.Record.ClientIP = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
+	x.Record.ClientIP = client(q)
 	return x, nil
 }

@@ -81,7 +81,7 @@ func (f *Front) Serve(x *exchange.Exchange) error {
 	defer g.release()
 	f.identify(g, x)
 	if f.prove(x) {
-		g.end(x, g.unrouted)
+		g.end(x, g.unrouted, nil)
 		return nil
 	}
 	p, err := f.route(g, x)
@@ -89,12 +89,12 @@ func (f *Front) Serve(x *exchange.Exchange) error {
 	if err == nil {
 		x.Record.Router = p.router
 		meter = p.meter
-		err = serve(p.handler, x, g)
+		err = g.shielded(x, func() error { return p.handler.Serve(x) })
 	}
 	if err != nil {
 		x.Fail(err)
 	}
-	g.end(x, meter)
+	g.end(x, meter, nil)
 	return nil
 }
 
@@ -130,26 +130,27 @@ func (f *Front) Refuse(x *exchange.Exchange, err *exchange.Error) {
 	defer g.release()
 	f.identify(g, x)
 	x.Fail(err)
-	g.end(x, g.unrouted)
+	g.end(x, g.unrouted, nil)
 }
 
-// serve runs the handlers. A panic ends this exchange only.
-func serve(h exchange.Handler, x *exchange.Exchange, g *Generation) (err error) {
+// shielded runs the handlers. A panic ends this exchange only.
+func (g *Generation) shielded(x *exchange.Exchange, serve func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			g.deps.Log.Error("handler panicked", "router", x.Record.Router, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = fmt.Errorf("handler panicked: %v", p)
 		}
 	}()
-	return h.Serve(x)
+	return serve()
 }
 
 // end closes the record and hands it to whoever counts and writes.
-func (g *Generation) end(x *exchange.Exchange, m *telemetry.Meter) {
+func (g *Generation) end(x *exchange.Exchange, m *telemetry.Meter, conns *telemetry.ConnMeter) {
 	if !x.End(exchange.OutcomeOK) {
 		return
 	}
 	m.End(x)
+	conns.End(x)
 	if g.record {
 		g.deps.Access.Log(x)
 	}
@@ -192,7 +193,7 @@ func (f *Front) route(g *Generation, x *exchange.Exchange) (*plan, error) {
 		return nil, err
 	}
 	i := e.table.Match(&in)
-	if i < 0 {
+	if i < 0 || g.plans[i].handler == nil { // nil: the entrypoint is one for connections now
 		return nil, noRoute
 	}
 	return &g.plans[i], nil

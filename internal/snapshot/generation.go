@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/middleware"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -35,7 +36,8 @@ type Deps struct {
 // plan is one router, ready to serve.
 type plan struct {
 	router  string
-	handler exchange.Handler
+	handler exchange.Handler     // of requests; nil in a router of connections
+	conn    exchange.ConnHandler // of connections
 	meter   *telemetry.Meter
 }
 
@@ -44,6 +46,10 @@ type entry struct {
 	table   *route.Table
 	trusted trusted
 	slash   bool // encoded slashes are allowed in paths
+
+	// of a tcp entrypoint
+	conns *telemetry.ConnMeter
+	hello time.Duration // how long to wait for a ClientHello; 0: no router looks at it
 }
 
 // Generation is a compiled configuration.
@@ -105,12 +111,44 @@ func (g *Generation) compileRouters() error {
 		g.plans[i] = p
 	}
 	for name, ep := range g.Config.Entrypoints {
-		g.entries[name] = &entry{
-			table: route.Build(entries, name), trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash,
+		e := &entry{trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash}
+		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP {
+			g.compileConns(e, ep)
 		}
+		g.entries[name] = e
 	}
 	g.unrouted = g.meter(telemetry.Path{})
 	return nil
+}
+
+// compileConns completes the entry of a tcp entrypoint.
+func (g *Generation) compileConns(e *entry, ep *config.Entrypoint) {
+	if g.Config.Observability.Metrics {
+		e.conns = g.deps.Metrics.ConnMeter(ep.Name)
+	}
+	if needsHello(g.Config, ep) {
+		e.hello = ep.TCPHelloTimeout
+	}
+}
+
+// needsHello reports whether a connection must be heard before it can be routed. Where one router is like the other, a
+// server may speak first.
+func needsHello(cfg *config.Config, ep *config.Entrypoint) bool {
+	for _, r := range cfg.Routers {
+		bound := len(r.Entrypoints) == 0 || slices.Contains(r.Entrypoints, ep.Name)
+		if r.Protocol == config.TCP && bound && r.Rule != nil && r.Rule.NeedsSNI() {
+			return true
+		}
+	}
+	return false
+}
+
+// tableOf makes the table of an entrypoint.
+func tableOf(entries []route.Entry, ep *config.Entrypoint) *route.Table {
+	if ep.Protocol == config.TCP {
+		return route.BuildTCP(entries, ep.Name)
+	}
+	return route.Build(entries, ep.Name)
 }
 
 // RouteEntries lists the routers of a configuration as a route table takes them, sorted by name.
@@ -118,7 +156,7 @@ func RouteEntries(cfg *config.Config) []route.Entry {
 	entries := make([]route.Entry, 0, len(cfg.Routers))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Routers)) {
 		r := cfg.Routers[name]
-		entries = append(entries, route.Entry{Name: name, Rule: r.Rule, Priority: r.Priority, Entrypoints: r.Entrypoints})
+		entries = append(entries, route.Entry{Name: name, Rule: r.Rule, Priority: r.Priority, Entrypoints: r.Entrypoints, TCP: r.Protocol == config.TCP})
 	}
 	return entries
 }
@@ -130,6 +168,10 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		return plan{}, fmt.Errorf("router %q: no service %q", r.Name, r.Service)
 	}
 	m := g.meter(telemetry.Path{Router: r.Name, Service: topology(b), Middlewares: r.Middlewares})
+	if r.Protocol == config.TCP {
+		h, err := g.connPlan(r, b, m)
+		return plan{router: r.Name, conn: h, meter: m}, err
+	}
 	var h exchange.Handler = &accepted{next: proxy.New(b), meter: m}
 	for _, name := range slices.Backward(r.Middlewares) {
 		cfg := g.Config.Middlewares[name]
@@ -142,6 +184,25 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		}
 	}
 	return plan{router: r.Name, handler: h, meter: m}, nil
+}
+
+// connPlan builds the handlers of a router of connections, from the last to the first.
+func (g *Generation) connPlan(r *config.Router, b *service.Balancer, m *telemetry.Meter) (exchange.ConnHandler, error) {
+	var h exchange.ConnHandler = &acceptedConn{next: proxy.NewTCP(b), meter: m}
+	if r.TLS != config.Passthrough {
+		h = &terminated{next: h}
+	}
+	for _, name := range slices.Backward(r.Middlewares) {
+		cfg := g.Config.Middlewares[name]
+		if cfg == nil {
+			return nil, fmt.Errorf("router %q: no middleware %q", r.Name, name)
+		}
+		var err error
+		if h, err = middleware.BuildConn(cfg, middleware.Deps{Router: r.Name, Limits: g.limits}, h); err != nil {
+			return nil, fmt.Errorf("router %q: %w", r.Name, err)
+		}
+	}
+	return h, nil
 }
 
 // meter resolves counters; nil, which counts nothing, when metrics are off.
@@ -166,6 +227,11 @@ func (g *Generation) Topology() telemetry.Topology {
 		Metrics: g.Config.Observability.Metrics, Entrypoints: slices.Sorted(maps.Keys(g.Config.Entrypoints)),
 		Routers: slices.Sorted(maps.Keys(g.Config.Routers)), Middlewares: slices.Sorted(maps.Keys(g.Config.Middlewares)),
 	}
+	for _, name := range t.Entrypoints {
+		if g.Config.Entrypoints[name].Protocol == config.TCP {
+			t.TCP = append(t.TCP, name)
+		}
+	}
 	for _, b := range g.Balancers() {
 		t.Services = append(t.Services, topology(b))
 	}
@@ -182,6 +248,18 @@ type accepted struct {
 func (a *accepted) Serve(x *exchange.Exchange) error {
 	a.meter.Enter(x)
 	return a.next.Serve(x)
+}
+
+// acceptedConn is accepted for connections.
+type acceptedConn struct {
+	next  exchange.ConnHandler
+	meter *telemetry.Meter
+}
+
+// ServeConn passes the connection on.
+func (a *acceptedConn) ServeConn(c conn.Conn, x *exchange.Exchange) error {
+	a.meter.Enter(x)
+	return a.next.ServeConn(c, x)
 }
 
 // Services are the balancers by name. The map must not be changed.

@@ -71,7 +71,7 @@ func (e *encoder) json(x *exchange.Exchange) {
 	b = append(b, `,"host":`...)
 	b = appendText(b, x.Request.Host, maxHost)
 	b = append(b, `,"status":`...)
-	b = strconv.AppendInt(b, int64(statusOf(r)), 10)
+	b = strconv.AppendInt(b, int64(statusOf(x)), 10)
 	b = append(b, `,"response_bytes":`...)
 	b = strconv.AppendInt(b, r.BytesOut, 10)
 	b = append(b, `,"duration_ms":`...)
@@ -93,6 +93,10 @@ func appendOptional(b []byte, x *exchange.Exchange) []byte {
 	r := &x.Record
 	b = append(b, `,"peer_ip":`...)
 	b = appendAddr(b, r.Peer.Addr())
+	if x.Conn != nil && x.Conn.Via.IsValid() {
+		b = append(b, `,"proxy_ip":`...)
+		b = appendAddr(b, x.Conn.Via.Addr())
+	}
 	if r.ClientIdentity != "" {
 		b = append(b, `,"client_identity":`...)
 		b = appendText(b, r.ClientIdentity, maxName)
@@ -159,7 +163,7 @@ func (e *encoder) common(x *exchange.Exchange) {
 	b = append(b, ' ')
 	b = append(b, x.Request.Protocol.String()...)
 	b = append(b, `" `...)
-	b = strconv.AppendInt(b, int64(statusOf(r)), 10)
+	b = strconv.AppendInt(b, int64(statusOf(x)), 10)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, r.BytesOut, 10)
 	b = append(b, ` "`...)

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -19,6 +21,8 @@ var (
 	descGenerations = desc("generations", "Configurations in use: the current one, and older ones that still serve exchanges.")
 	descLogDropped  = desc("access_log_dropped_total", "Access log entries lost because the output was too slow or failed.")
 	descOpen        = desc("open_connections", "Open connections from clients by entrypoint.", "entrypoint")
+	descConns       = desc("tcp_connections_total", "Connections of a tcp entrypoint that have ended, by outcome.", "entrypoint", "outcome")
+	descConnBytes   = desc("tcp_bytes_total", "Bytes of ended connections of a tcp entrypoint: in from clients, out to them.", "entrypoint", "direction")
 	descCertReload  = desc("tls_certificate_reloads_total", "Changed certificate and authority files taken up or refused.", "result")
 	descCertIssue   = desc("tls_certificate_renewals_total", "Attempts to have a certificate issued or renewed by ACME.", "result")
 	descCertificate = desc("tls_certificate_expiry_timestamp_seconds", "End of validity of the entrypoint's certificate, in Unix time.", "entrypoint")
@@ -86,6 +90,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	t := c.m.topology
 	c.base(s)
 	s.connections(t)
+	for _, name := range t.TCP {
+		c.m.conns[name].render(s, name)
+	}
 	for _, name := range t.Routers {
 		c.m.routers[name].render(s, name)
 	}
@@ -212,6 +219,16 @@ func (s *scrape) queues() map[string]int64 {
 		s.src.QueueDepth(func(service string, waiting int64) { all[service] = waiting })
 	}
 	return all
+}
+
+func (v *connStats) render(s *scrape, name string) {
+	for o := exchange.OutcomeOK; o < exchange.Outcomes; o++ {
+		if o != exchange.OutcomeUpgraded {
+			s.counter(descConns, v.outcomes[o].Load(), name, o.String())
+		}
+	}
+	s.counter(descConnBytes, v.in.Load(), name, "in")
+	s.counter(descConnBytes, v.out.Load(), name, "out")
 }
 
 func (r *routerStats) render(s *scrape, name string) {

@@ -20,6 +20,7 @@ type Metrics struct {
 	services    map[string]*serviceStats
 	backends    map[string]*backendStats // by id
 	middlewares map[string]*middlewareStats
+	conns       map[string]*connStats // by entrypoint of protocol tcp
 	topology    Topology
 }
 
@@ -27,6 +28,7 @@ type Metrics struct {
 type Topology struct {
 	Metrics     bool // observability.metrics_enabled
 	Entrypoints []string
+	TCP         []string // those of Entrypoints whose connections are counted by outcome
 	Routers     []string
 	Services    []ServiceTopology
 	Middlewares []string
@@ -41,7 +43,7 @@ type ServiceTopology struct {
 // distinct returns a copy sorted and without repetition: a sample rendered twice would spoil the whole scrape.
 func (t Topology) distinct() Topology {
 	sorted := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
-	t.Entrypoints, t.Routers, t.Middlewares = sorted(t.Entrypoints), sorted(t.Routers), sorted(t.Middlewares)
+	t.Entrypoints, t.TCP, t.Routers, t.Middlewares = sorted(t.Entrypoints), sorted(t.TCP), sorted(t.Routers), sorted(t.Middlewares)
 	services := make([]ServiceTopology, len(t.Services))
 	for i, s := range t.Services {
 		services[i] = ServiceTopology{s.Name, sorted(s.Backends)}
@@ -58,6 +60,7 @@ func NewMetrics() *Metrics {
 		services:    make(map[string]*serviceStats),
 		backends:    make(map[string]*backendStats),
 		middlewares: make(map[string]*middlewareStats),
+		conns:       make(map[string]*connStats),
 	}
 }
 
@@ -101,6 +104,7 @@ func (m *Metrics) Retain(t Topology) {
 	retain(m.services, services)
 	retain(m.backends, backends)
 	retain(m.middlewares, t.Middlewares)
+	retain(m.conns, t.TCP)
 	m.topology = t
 }
 
@@ -203,7 +207,7 @@ func (t *Meter) End(x *exchange.Exchange) {
 		return
 	}
 	r := &x.Record
-	status := statusOf(r)
+	status := statusOf(x)
 	b := &t.m.base[shardOf(x)]
 	class := status / 100
 	if class < 0 || class >= len(b.classes) {
@@ -214,7 +218,7 @@ func (t *Meter) End(x *exchange.Exchange) {
 		b.bytes.Add(uint64(r.BytesOut))
 	}
 	if t.router != nil {
-		t.router.observe(x, status)
+		t.router.observe(x)
 	}
 	for i := range t.chain {
 		t.chain[i].stats.invocations.Add(1)
@@ -227,16 +231,16 @@ func (t *Meter) End(x *exchange.Exchange) {
 	}
 	if x.Watch == exchange.Watcher(t) {
 		x.Watch = nil
-		t.leave(x, status)
+		t.leave(x)
 	}
 }
 
 // leave ends what Enter began.
-func (t *Meter) leave(x *exchange.Exchange, status int) {
+func (t *Meter) leave(x *exchange.Exchange) {
 	s := &t.service.shards[shardOf(x)]
 	s.active.Add(-1)
 	s.duration.observe(x.Record.Duration)
-	if failed(status) {
+	if failed(x) {
 		s.errors.Add(1)
 	}
 	t.service.lastDuration.set(x.Record.Start.Add(x.Record.Duration))
@@ -255,4 +259,24 @@ func (t *Meter) attempt(id string) {
 			return
 		}
 	}
+}
+
+// ConnMeter counts the connections of one tcp entrypoint. A nil ConnMeter counts nothing.
+type ConnMeter struct{ stats *connStats }
+
+// ConnMeter resolves the counters of an entrypoint.
+func (m *Metrics) ConnMeter(entrypoint string) *ConnMeter {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &ConnMeter{entry(m.conns, entrypoint)}
+}
+
+// End counts a connection that has ended: its record is closed.
+func (t *ConnMeter) End(x *exchange.Exchange) {
+	if t == nil {
+		return
+	}
+	t.stats.outcomes[x.Record.Outcome].Add(1)
+	t.stats.in.Add(uint64(x.Record.BytesIn))
+	t.stats.out.Add(uint64(x.Record.BytesOut))
 }

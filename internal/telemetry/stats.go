@@ -81,10 +81,10 @@ type routerStats struct {
 	}
 }
 
-func (r *routerStats) observe(x *exchange.Exchange, status int) {
+func (r *routerStats) observe(x *exchange.Exchange) {
 	s := &r.shards[shardOf(x)]
 	s.requests.Add(1)
-	if failed(status) {
+	if failed(x) {
 		s.errors.Add(1)
 	}
 	until := x.Record.HeadAt
@@ -128,12 +128,25 @@ func BackendID(scope string, index int) string {
 const StatusClientClosed = 499
 
 // statusOf is the status as logs and counters show it; 0 when there was none.
-func statusOf(r *exchange.Record) int {
-	if r.Status == 0 && r.Outcome == exchange.OutcomeDisconnected {
+func statusOf(x *exchange.Exchange) int {
+	if x.Record.Status == 0 && x.Record.Outcome == exchange.OutcomeDisconnected && x.Request.Protocol != exchange.TCP {
 		return StatusClientClosed
 	}
-	return r.Status
+	return x.Record.Status
 }
 
-// failed reports whether a status counts as an error. No status at all does: the exchange was cut off before one.
-func failed(status int) bool { return status >= 400 || status == 0 }
+// failed reports whether an exchange counts as an error: by its status, of which none at all is one, since the exchange
+// was cut off before; a connection by its outcome.
+func failed(x *exchange.Exchange) bool {
+	if x.Request.Protocol == exchange.TCP {
+		return x.Record.Outcome != exchange.OutcomeOK
+	}
+	status := statusOf(x)
+	return status >= 400 || status == 0
+}
+
+// connStats are the counters of the connections of one tcp entrypoint.
+type connStats struct {
+	outcomes [exchange.Outcomes]atomic.Uint64
+	in, out  atomic.Uint64 // bytes
+}

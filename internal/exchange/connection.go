@@ -1,0 +1,27 @@
+package exchange
+
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// ConnHandler serves a connection as one exchange, without reading its bytes as requests. It returns when both
+// directions have ended; closing c is the caller's. A returned error becomes an outcome as that of a Handler does, and
+// nothing is sent for it.
+type ConnHandler interface {
+	ServeConn(c conn.Conn, x *Exchange) error
+}
+
+// BeginConn prepares an exchange for a connection.
+func (x *Exchange) BeginConn(guard *conn.Alarm, info *conn.Info, now time.Time) {
+	x.Begin(nil, guard, info, now)
+	x.Request.Protocol = TCP
+}
+
+// Connected tells that bytes move both ways from now on: the commit point of a connection, after which an error ends a
+// stream.
+func (x *Exchange) Connected() {
+	x.headSent = true
+	x.Record.HeadAt = time.Since(x.Record.Start)
+}

@@ -1,0 +1,113 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/telemetry"
+)
+
+// noRouteConn is the end of a connection that no router takes.
+var noRouteConn = exchange.Reject(0, exchange.CodeNoRoute, "No route matched")
+
+// ServeConn is the walk of one connection. It keeps its generation until it has ended.
+func (f *Front) ServeConn(c conn.Conn, x *exchange.Exchange) error {
+	g := f.acquire()
+	if g == nil {
+		return exchange.Reject(0, exchange.CodeDraining, "Gateway not ready")
+	}
+	defer g.release()
+	x.Record.Entrypoint = f.entrypoint
+	meter := g.unrouted
+	c, p, err := f.routeConn(g, c, x)
+	if err == nil {
+		x.Record.Router = p.router
+		meter = p.meter
+		err = g.shielded(x, func() error { return p.conn.ServeConn(c, x) })
+	}
+	x.Fail(err)
+	g.end(x, meter, g.conns(f.entrypoint))
+	return nil
+}
+
+// conns are the counters of an entrypoint's connections; nil counts nothing.
+func (g *Generation) conns(entrypoint string) *telemetry.ConnMeter {
+	if e := g.entries[entrypoint]; e != nil {
+		return e.conns
+	}
+	return nil
+}
+
+// routeConn finds the router of a connection. What had to be read for that can be read again from the one returned.
+func (f *Front) routeConn(g *Generation, c conn.Conn, x *exchange.Exchange) (conn.Conn, *plan, error) {
+	e := g.entries[f.entrypoint]
+	if e == nil {
+		return c, nil, noRouteConn
+	}
+	if e.hello > 0 {
+		var err error
+		if c, err = hear(c, x, e.hello); err != nil {
+			return c, nil, err
+		}
+	}
+	in := connInput(x)
+	i := e.table.Match(&in)
+	if i < 0 || g.plans[i].conn == nil { // nil: the entrypoint was one for requests a moment ago
+		return c, nil, noRouteConn
+	}
+	return c, &g.plans[i], nil
+}
+
+// hear finds out which server name the client asks for. One that sends no ClientHello in time, or something else, asks
+// for none, and so does one whose ClientHello cannot be read.
+func hear(c conn.Conn, x *exchange.Exchange, timeout time.Duration) (conn.Conn, error) {
+	if i, ok := c.(conn.Interrupter); ok {
+		x.Guard.Arm(i, 0)
+	}
+	h, again, err := conn.PeekHello(c, conn.MaxHello, timeout)
+	if x.Guard.Disarm() != conn.CauseNone {
+		return again, exchange.ErrForced
+	}
+	switch {
+	case err == nil:
+		x.Request.Host = []byte(h.ServerName)
+	case errors.Is(err, conn.ErrNotTLS), errors.Is(err, conn.ErrBadHello), errors.Is(err, conn.ErrHelloTooLarge),
+		errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF):
+	default:
+		return again, fmt.Errorf("%w: %w", exchange.ErrDeparted, err)
+	}
+	return again, nil
+}
+
+// terminated ends TLS where the entrypoint can. It stands behind the steps that refuse by address, since a handshake is
+// dear.
+type terminated struct{ next exchange.ConnHandler }
+
+// ServeConn passes on what is inside TLS.
+func (t *terminated) ServeConn(c conn.Conn, x *exchange.Exchange) error {
+	if x.Terminate == nil {
+		return t.next.ServeConn(c, x)
+	}
+	inner, err := x.Terminate(c)
+	if err != nil {
+		return &exchange.Error{Code: exchange.CodeHandshakeFailed, Public: "TLS handshake failed", Outcome: exchange.OutcomeRejected, Err: err}
+	}
+	if inner == nil {
+		return nil
+	}
+	return t.next.ServeConn(inner, x)
+}
+
+// connInput is what of a connection the rules look at.
+func connInput(x *exchange.Exchange) route.Input {
+	return route.Input{TCP: true, Host: x.Request.Host, Path: rootPath, Method: tcpMethod, ClientIP: x.Record.ClientIP}
+}
+
+// What a connection has in place of a path and a method, so that rules of older configurations can name it.
+var rootPath, tcpMethod = []byte("/"), []byte("TCP")
