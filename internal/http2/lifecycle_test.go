@@ -149,7 +149,7 @@ func TestDrain(t *testing.T) {
 		f.headers(1, true, nil, ":path", "/long")
 		f.want("HEADERS 1 200", "DATA 1 first")
 		r.live.Drain(drain.Prompt)
-		f.want("GOAWAY 1 NO_ERROR")
+		f.want(announcement, "GOAWAY 1 NO_ERROR")
 		f.headers(3, true, nil)
 		f.settle()
 		close(gate)
@@ -239,13 +239,13 @@ func TestDrainIdle(t *testing.T) {
 		f.headers(1, true, nil)
 		f.want("HEADERS 1 200", "DATA 1 ok END")
 		r.live.Drain(drain.Prompt)
-		f.want("GOAWAY 1 NO_ERROR", "closed")
+		f.want(announcement, "GOAWAY 1 NO_ERROR", "closed")
 
 		late := r.framer(t)
-		late.want("GOAWAY 0 NO_ERROR", "closed")
+		late.want(announcement, "GOAWAY 0 NO_ERROR", "closed")
 		asks := r.framer(t)
 		asks.headers(1, true, nil)
-		asks.want("HEADERS 1 200", "DATA 1 ok END", "GOAWAY 1 NO_ERROR", "closed")
+		asks.want(announcement, "HEADERS 1 200", "DATA 1 ok END", "GOAWAY 1 NO_ERROR", "closed")
 	})
 }
 
@@ -302,10 +302,10 @@ func TestDrainGently(t *testing.T) {
 		f.settle()
 		f.headers(3, true, nil)
 		got := map[string]bool{}
-		for range 3 { // GOAWAY may come before the head
+		for range 4 { // GOAWAY may come before the head
 			got[f.next()] = true
 		}
-		for _, want := range []string{"HEADERS 3 200", "DATA 3 ok END", "GOAWAY 3 NO_ERROR"} {
+		for _, want := range []string{announcement, "HEADERS 3 200", "DATA 3 ok END", "GOAWAY 3 NO_ERROR"} {
 			if !got[want] {
 				t.Errorf("%q is missing: %v", want, got)
 			}
@@ -332,7 +332,7 @@ func TestForce(t *testing.T) {
 		f.headers(1, true, nil)
 		within(t, 5*time.Second, "the exchange", begun)
 		r.live.Drain(drain.Prompt)
-		f.want("GOAWAY 1 NO_ERROR")
+		f.want(announcement, "GOAWAY 1 NO_ERROR")
 		r.live.Force()
 		if c := within(t, time.Second, "the interruption", cause); c != conn.CauseDrain {
 			t.Errorf("cause %d", c)
@@ -686,7 +686,7 @@ func TestIdleTimeouts(t *testing.T) {
 		r := start(t, m, set)
 		f := r.framer(t)
 		f.headers(1, true, nil)
-		f.want("HEADERS 1 200", "DATA 1 ok END", "GOAWAY 1 NO_ERROR", "closed")
+		f.want("HEADERS 1 200", "DATA 1 ok END", announcement, "GOAWAY 1 NO_ERROR", "closed")
 		if m.prefixed {
 			return // the preface has been read already
 		}
