@@ -16,6 +16,8 @@ const (
 	PeerPythonOpenAI = "python-openai"
 	// PeerNodeOpenAI is a folder from which node can import openai: run node in it.
 	PeerNodeOpenAI = "node-openai"
+	// PeerH2Spec is the HTTP/2 conformance tester.
+	PeerH2Spec = "h2spec"
 )
 
 // cached maps a peer to the files that prove it is installed, the first of which
@@ -23,6 +25,7 @@ const (
 var cached = map[string][]string{
 	PeerPythonOpenAI: {"venv/bin/python", "venv/openai-2.47.0"},
 	PeerNodeOpenAI:   {"node", "node/openai-6.49.0"},
+	PeerH2Spec:       {"bin/h2spec"},
 }
 
 // Peer returns the path of a foreign program (nginx, apache2, curl, node) or of

@@ -273,7 +273,7 @@ func (c *serverConn) late(id uint32, st *stream) *connError {
 	switch {
 	case id > c.maxID, c.resets.has(id): // sent before GOAWAY or the reset was known
 		return nil
-	case st != nil && !st.closed:
+	case st != nil && !st.closed && !st.ended: // half-closed
 		return c.fault(st, http2.ErrCodeStreamClosed)
 	case len(c.resets.ids) < resetsKept*c.set.MaxStreams:
 		return &connError{http2.ErrCodeStreamClosed, "frame on a closed stream"}
