@@ -41,6 +41,7 @@ type requestHead struct {
 	hosts     int
 	length    int64 // -1: none was declared
 	cookie    []byte
+	cookies   int
 	method    string
 	scheme    string
 	authority string
@@ -155,8 +156,8 @@ func (h *requestHead) regular(f hpack.HeaderField) {
 		}
 		h.st.x.Request.Expect = true
 		h.line(f.Name, f.Value)
-	case "cookie": // put together again, which HTTP/1.1 wants (RFC 9113 §8.2.3)
-		if len(h.cookie) > 0 {
+	case "cookie": // put together again, which HTTP/1.1 wants (RFC 9113 §8.2.3); an empty piece adds nothing
+		if h.cookies++; len(h.cookie) > 0 && f.Value != "" {
 			h.cookie = append(h.cookie, "; "...)
 		}
 		h.cookie = append(h.cookie, f.Value...)
@@ -251,8 +252,8 @@ func (h *requestHead) checkConnect() {
 // finish completes the head. Unless it is bad, the request is filled in; if it is refused, with nothing but its protocol.
 func (h *requestHead) finish() {
 	h.begin()
-	if len(h.cookie) > 0 {
-		h.line("cookie", unsafe.String(&h.cookie[0], len(h.cookie)))
+	if h.cookies > 0 {
+		h.line("cookie", unsafe.String(unsafe.SliceData(h.cookie), len(h.cookie)))
 	}
 	if h.bad == "" {
 		h.bad = h.fault()

@@ -211,8 +211,11 @@ func FuzzHead(f *testing.F) {
 		for _, nv := range [][2]string{{n1, v1}, {n2, v2}} {
 			list = append(list, hpack.HeaderField{Name: nv[0], Value: nv[1]})
 			name := textproto.CanonicalMIMEHeaderKey(nv[0])
-			if name == "Cookie" && len(want["Cookie"]) > 0 {
-				want["Cookie"][0] += "; " + nv[1]
+			if c := want["Cookie"]; name == "Cookie" && len(c) > 0 {
+				if c[0] != "" && nv[1] != "" {
+					c[0] += "; "
+				}
+				c[0] += nv[1]
 				continue
 			}
 			want[name] = append(want[name], nv[1])
