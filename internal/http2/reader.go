@@ -141,8 +141,7 @@ func (c *serverConn) begun() (idle bool) {
 	defer c.mu.Unlock()
 	for i, st := range c.reader.fresh {
 		c.reader.fresh[i] = nil
-		c.running.Add(1)
-		go st.run()
+		c.work(st)
 	}
 	c.reader.fresh = c.reader.fresh[:0]
 	return len(c.streams) == 0

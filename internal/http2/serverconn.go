@@ -53,12 +53,17 @@ type serverConn struct {
 	running sync.WaitGroup // streams and the writer
 	reader  reader
 
+	wakeWriter chan struct{}
+
 	mu       sync.Mutex // guards all below
 	phase    phase
-	ended    bool   // the reader is gone: nothing is sent any more
-	draining bool   // the first stream is the last
-	holding  bool   // the final phase lasts at least until wait fires
-	maxID    uint32 // of the streams that were opened
+	used     bool      // since the clock's last visit
+	retiring bool      // goroutines that wait are to end
+	idle     []*worker // they wait for a stream
+	ended    bool      // the reader is gone: nothing is sent any more
+	draining bool      // the first stream is the last
+	holding  bool      // the final phase lasts at least until wait fires
+	maxID    uint32    // of the streams that were opened
 	streams  map[uint32]*stream
 	active   int // streams whose exchange is not over, on either side
 	resets   resets
@@ -67,6 +72,7 @@ type serverConn struct {
 	out         *output // not written yet; nil: nothing
 	lost        output  // what nobody writes any more
 	writing     bool    // the writer runs
+	parked      bool    // it waits for wakeWriter
 	halfClosed  bool    // the writer has run for the last time
 	tableTold   bool
 	sendWindow  int64 // of the connection
@@ -112,6 +118,7 @@ func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) 
 	set := s.settings.Load()
 	sc := &serverConn{
 		srv: s, set: set, info: c.Info(), wire: newWire(c, prefix), streams: make(map[uint32]*stream),
+		wakeWriter: make(chan struct{}, 1),
 		sendWindow: firstConnWindow, firstWindow: firstConnWindow, receive: connWindow, updates: newBudget(updateBurst, updateRate),
 	}
 	sc.reader.init(sc)
@@ -299,6 +306,7 @@ func (c *serverConn) end() {
 	c.ended = true
 	c.phase = closing
 	c.depart()
+	c.retire()
 	c.mu.Unlock()
 	c.wire.kill()
 	for _, st := range c.reader.fresh {
@@ -348,6 +356,10 @@ func (c *serverConn) OnTick(k *conn.Clock) int {
 	for _, st := range c.streams {
 		st.onTick(k)
 	}
+	if !c.used && len(c.streams) == 0 {
+		c.retire()
+	}
+	c.used = false
 	return -1
 }
 

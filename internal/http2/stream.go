@@ -73,10 +73,9 @@ func newStream(c *serverConn, id uint32) *stream {
 // begin opens the exchange; the request's head has been taken in.
 func (st *stream) begin() { st.x.Begin(st, &st.guard, st.c.info, time.Now()) }
 
-// run is the stream's goroutine.
+// run serves the stream to its end, on a goroutine of its own meanwhile.
 func (st *stream) run() {
 	c := st.c
-	defer c.running.Done()
 	sound := st.serve()
 	st.guard.Disarm()
 	c.leave(st)

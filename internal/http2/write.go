@@ -46,11 +46,18 @@ func (c *serverConn) waiting() int {
 
 // flush has the writer write what is in the buffer. The lock is held.
 func (c *serverConn) flush() {
-	if !c.writing && !c.ended && !c.halfClosed {
-		c.writing = true
-		c.running.Add(1)
-		go c.write()
+	c.used = true
+	if c.writing || c.ended || c.halfClosed {
+		return
 	}
+	c.writing = true
+	if c.parked {
+		c.parked = false
+		signal(c.wakeWriter)
+		return
+	}
+	c.running.Add(1)
+	go c.write()
 }
 
 // control is buffer for frames that answer the client's: who has us pile them up without reading is flooding.
@@ -62,7 +69,7 @@ func (c *serverConn) control() (*output, *connError) {
 }
 
 // write is the writer. It lets everybody else run first, so that the answers of all streams that are ready go out in one
-// piece.
+// piece. When there is nothing to write it waits, until the connection has been idle for a while.
 func (c *serverConn) write() {
 	defer c.running.Done()
 	for {
@@ -71,6 +78,13 @@ func (c *serverConn) write() {
 		o := c.out
 		if o == nil {
 			c.writing = false
+			if c.phase != closing && !c.retiring {
+				c.parked = true
+				c.mu.Unlock()
+				<-c.wakeWriter
+				continue
+			}
+			c.retiring = false
 			over := c.phase == closing && !c.ended
 			if over {
 				c.halfClosed = true
