@@ -398,7 +398,7 @@ func TestZeroWindow(t *testing.T) {
 	})
 }
 
-// The same with a small response, whose body the frame loop keeps after the handler has returned.
+// The same with a small response, all of which is handed over at once.
 func TestZeroWindowSmall(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
 		set := settings(exchange.HandlerFunc(func(x *exchange.Exchange) error { return answer(x, 200, "small") }))

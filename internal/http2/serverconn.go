@@ -34,8 +34,8 @@ const (
 	closing                // nothing is sent after what is written already
 )
 
-// serverConn is one client connection. Its reader is the goroutine of ServeConn; each stream has one, and while there is
-// output the writer.
+// serverConn is one client connection. Its reader is the goroutine of ServeConn; each stream has one while it is served,
+// and output has the writer. Those that wait for work end soon after the connection has become idle.
 type serverConn struct {
 	srv    *Server
 	set    *Settings // of the connection's begin
