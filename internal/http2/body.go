@@ -186,10 +186,11 @@ func (st *stream) grant(n int) {
 	}
 }
 
-// grant lets the client send n more bytes on the connection. The lock is held.
+// grant lets the client send n more bytes on the connection. It is told, too, when that is no less than what it may still
+// send: what nobody reads may hold the rest of the window. The lock is held.
 func (c *serverConn) grant(n int) {
 	c.credit += n
-	if c.credit >= connWindow/4 && c.phase != closing {
+	if c.credit > 0 && c.credit >= min(connWindow/4, c.receive) && c.phase != closing {
 		o := c.buffer()
 		o.b = append4(o.b, http2.FrameWindowUpdate, 0, uint32(c.credit))
 		c.receive += c.credit

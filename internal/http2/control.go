@@ -188,21 +188,27 @@ func (c *serverConn) onReset(f *frame) *connError {
 	case f.id == 0:
 		return protocolError("RST_STREAM without a stream")
 	}
+	st, err := c.takeBack(f.id)
+	if st != nil {
+		c.drop(st)
+	}
+	return err
+}
+
+// takeBack closes the stream that its client has reset; nil if it was not open any more.
+func (c *serverConn) takeBack(id uint32) (*stream, *connError) {
 	c.mu.Lock()
-	st := c.streams[f.id]
-	switch {
-	case c.unopened(f.id):
-		c.mu.Unlock()
-		return protocolError("RST_STREAM on a stream that was never opened")
-	case st == nil || st.closed:
-		c.mu.Unlock()
-		return nil
+	defer c.mu.Unlock()
+	if c.unopened(id) {
+		return nil, protocolError("RST_STREAM on a stream that was never opened")
+	}
+	st := c.streams[id]
+	if st == nil || st.closed {
+		return nil, nil
 	}
 	st.takenBack = !st.ended
 	st.close(true)
-	c.mu.Unlock()
-	c.drop(st)
-	return nil
+	return st, nil
 }
 
 // drop ends a stream that has not begun its exchange, and now need not.
@@ -254,7 +260,7 @@ func (c *serverConn) onData(f *frame) *connError {
 		return c.fault(st, http2.ErrCodeProtocol)
 	}
 	b.add(f.payload)
-	st.grant(size - len(f.payload))
+	st.grant(size - len(f.payload)) // also 0: what may still be sent has become less
 	if end {
 		st.endBody(false)
 	}

@@ -177,3 +177,105 @@ func TestDrainUnderLoad(t *testing.T) {
 		within(t, 3*time.Second, "the end of the connection", r.connDone)
 	})
 }
+
+// Uploads that nobody reads hold most of the connection's window: one that is read goes on in what is left of it.
+func TestUploadBesideUnread(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		const size = 300 << 10
+		got := make(chan int, 1)
+		f := start(t, m, settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
+			if string(x.Request.Path) == "/unread" {
+				<-x.Departed()
+				return exchange.ErrDeparted
+			}
+			b, err := readAll(x)
+			if err != nil {
+				return err
+			}
+			got <- len(b)
+			return answer(x, 200, "ok")
+		}))).framer(t)
+		f.settle()
+		window, stream, sent := 1<<20, 256<<10, 0
+		upload := func(until int) {
+			for sent < until {
+				if n := min(until-sent, window, stream, 16<<10); n > 0 {
+					sent, window, stream = sent+n, window-n, stream-n
+					f.data(1, sent == size, string(make([]byte, n)))
+					continue
+				}
+				switch fr, err := f.fr.ReadFrame(); fr := fr.(type) {
+				case *xhttp2.WindowUpdateFrame:
+					if fr.StreamID == 0 {
+						window += int(fr.Increment)
+					} else {
+						stream += int(fr.Increment)
+					}
+				default:
+					t.Fatalf("%v, %v with windows of %d and %d after %d bytes", fr, err, window, stream, sent)
+				}
+			}
+		}
+		f.headers(1, false, nil, ":method", "POST")
+		upload(150 << 10) // some of the credit is not told yet when the others fill the window
+		for id := uint32(3); window > 10<<10; id += 2 {
+			f.headers(id, false, nil, ":method", "POST", ":path", "/unread")
+			for range min(13, (window-5<<10)/(16<<10)+1) {
+				n := min(window-5<<10, 16<<10)
+				f.data(id, false, string(make([]byte, n)))
+				window -= n
+			}
+		}
+		upload(size)
+		if n := within(t, 5*time.Second, "the upload", got); n != size {
+			t.Errorf("%d of %d bytes", n, size)
+		}
+	})
+}
+
+// A client that makes a stream's window negative, by lowering the initial one below what was sent, still gets what needs no
+// window; and the connection's window stays what it is.
+func TestNegativeWindow(t *testing.T) {
+	const first, window = 16 << 10, 1<<16 - 1
+	for _, c := range []struct{ name, path, end string }{
+		{"end of the body", "/body", "DATA 1  END"},
+		{"trailers", "/trailers", "HEADERS 1  END"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			each(t, func(t *testing.T, m mode) {
+				gate := make(chan struct{})
+				f := start(t, m, settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
+					x.Response.Status = 200
+					if string(x.Request.Path) == "/big" {
+						return x.Send(make([]byte, 2*window), true)
+					}
+					if string(x.Request.Path) == "/trailers" {
+						x.Response.Trailers.Add("grpc-status", "0")
+					}
+					if err := x.Send(make([]byte, first), false); err != nil {
+						return err
+					}
+					<-gate
+					return x.Send(nil, true)
+				}))).framer(t)
+				f.headers(1, true, nil, ":path", c.path)
+				f.want("HEADERS 1 200", "DATA 1 "+string(make([]byte, first)))
+				_ = f.fr.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 0})
+				f.settle()
+				close(gate)
+				f.want(c.end)
+				_ = f.fr.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 20})
+				f.headers(3, true, nil, ":path", "/big")
+				f.want("HEADERS 3 200")
+				for got := first; got < window; {
+					piece := f.next()
+					got += len(strings.TrimPrefix(piece, "DATA 3 "))
+					if !strings.HasPrefix(piece, "DATA 3 ") || got > window {
+						t.Fatalf("%.20q after %d of %d bytes", piece, got, window)
+					}
+				}
+				f.settle() // refuses any further frame
+			})
+		})
+	}
+}

@@ -85,12 +85,22 @@ func (s *seen) Serve(x *exchange.Exchange) error {
 		fields[name] = append(fields[name], string(v))
 	}
 	target, method, host := string(q.Target), string(q.Method), string(q.Host)
+	early := len(target)%2 == 0 // some answer before they read, so that SETTINGS may come behind a part of the answer
+	if x.Response.Status = 200; early {
+		if err := x.Send([]byte("early"), false); err != nil {
+			s.note(target, describe(method, target, host, fields, nil, err))
+			return err
+		}
+	}
 	body, err := readAll(x)
 	s.note(target, describe(method, target, host, fields, body, err))
 	if err != nil {
 		return err
 	}
-	return answer(x, 200, "")
+	if len(body)%2 == 1 {
+		x.Response.Trailers.Add("x-end", "1")
+	}
+	return x.Send(nil, true)
 }
 
 func (s *seen) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
@@ -132,7 +142,13 @@ func play(t *testing.T, frames []byte, serve func(net.Conn)) (last uint32) {
 	var end bytes.Buffer
 	fr := xhttp2.NewFramer(&end, nil)
 	_ = fr.WritePing(false, [8]byte([]byte("the last")))
-	go func() { _, _ = ours.Write(append(frames, end.Bytes()...)) }()
+	go func() { // in pieces, so that streams run while the rest arrives
+		for piece := range slices.Chunk(append(frames, end.Bytes()...), 64) {
+			if _, err := ours.Write(piece); err != nil {
+				return
+			}
+		}
+	}()
 	<-answered
 	ours.Close()
 	select {
@@ -248,7 +264,11 @@ func (s *script) step() {
 		s.field()
 		s.block(id)
 	case 10:
-		_ = s.fr.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingID(s.byte() % 10), Val: uint32(s.byte()) << (s.byte() % 25)})
+		id := xhttp2.SettingInitialWindowSize
+		if s.byte()%2 == 0 {
+			id = xhttp2.SettingID(s.byte() % 10)
+		}
+		_ = s.fr.WriteSettings(xhttp2.Setting{ID: id, Val: uint32(s.byte()) << (s.byte() % 25)})
 	case 11:
 		_ = s.fr.WritePing(s.byte()%2 == 0, [8]byte{s.byte()})
 	case 12:
@@ -282,6 +302,7 @@ func FuzzServer(f *testing.F) {
 	f.Add([]byte("\x00\x00\x01\xff\x03\x00\x01\x03abc\x00\x02\x01\x02b=\x00\x05\x01\x00\x05hello\x00\x00"))
 	f.Add(bytes.Repeat([]byte{0, 0, 1, 40, 2, 1, 5, 1, 3, 'a', 'b', 'c', 1, 1, 0}, 6))
 	f.Add(bytes.Repeat([]byte{0, 0, 1, 40, 1, 4, 1, 0, 1, 4, 1, 1, 1, 0, 5, 1, 4, 'b', 'o', 'd', 'y', 0}, 4))
+	f.Add(bytes.Repeat([]byte{0, 0, 1, 40, 0, 1, 1, 0, 0, 10, 1, 0, 0, 0, 5, 0, 1, 'b', 0}, 3)) // a window that becomes negative
 	clock := conn.NewClock()
 	ctx, cancel := context.WithCancel(context.Background())
 	ticking := make(chan struct{})

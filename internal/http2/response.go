@@ -37,9 +37,9 @@ func (st *stream) Interim(status int, f *exchange.Fields) error {
 	}
 	c := st.c
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	ok := st.putBlock(r.scratch, false)
 	c.flush()
-	c.mu.Unlock()
 	return st.settled(ok)
 }
 
@@ -63,6 +63,7 @@ func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
 	trailers := last && !r.bodiless && x.Response.Trailers.Len() > 0
 	c := st.c
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if x.Response.Close || c.draining || c.gentle.Load() {
 		c.announce()
 	}
@@ -77,7 +78,6 @@ func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
 		ok = st.put(x, body, last)
 	}
 	c.flush()
-	c.mu.Unlock()
 	r.done = ok && last
 	return st.settled(ok)
 }
@@ -123,9 +123,9 @@ func (st *stream) SendBody(x *exchange.Exchange, body []byte, last bool) error {
 	}
 	c := st.c
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	ok := st.ended || st.put(x, body, last)
 	c.flush()
-	c.mu.Unlock()
 	r.done = ok && last
 	return st.settled(ok)
 }
@@ -166,7 +166,7 @@ func (st *stream) put(x *exchange.Exchange, body []byte, last bool) bool {
 	return true
 }
 
-// settled ends the wait for the client, and turns a failure into an error.
+// settled ends the wait for the client, and turns a failure into an error. The lock is held.
 func (st *stream) settled(ok bool) error {
 	cause := conn.CauseNone
 	if st.timed {

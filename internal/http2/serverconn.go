@@ -52,6 +52,7 @@ type serverConn struct {
 
 	running sync.WaitGroup // streams and the writer
 	reader  reader
+	flooded *connError // the connection ended for that
 
 	wakeWriter chan struct{}
 
@@ -129,17 +130,24 @@ func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) 
 		live.Enter(&sc.ticket, sc)
 	}
 	s.clock.Add(sc)
-	err := sc.read()
-	sc.end()
-	s.clock.Remove(sc)
-	sc.wait.Disarm()
-	if live != nil {
-		sc.ticket.Leave()
+	defer sc.release(live) // also behind a panic: nothing of the connection stays
+	if err := sc.read(); err != nil && err.code == http2.ErrCodeEnhanceYourCalm {
+		sc.flooded = err
 	}
-	_ = sc.wire.Close()
-	sc.reader.free()
-	if err != nil && err.code == http2.ErrCodeEnhanceYourCalm {
-		sc.record(err)
+}
+
+// release waits for what still runs of the connection, and closes it.
+func (c *serverConn) release(live *drain.Tracker) {
+	c.end()
+	c.srv.clock.Remove(c)
+	c.wait.Disarm()
+	if live != nil {
+		c.ticket.Leave()
+	}
+	_ = c.wire.Close()
+	c.reader.free()
+	if c.flooded != nil {
+		c.record(c.flooded)
 	}
 }
 

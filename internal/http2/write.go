@@ -162,7 +162,8 @@ func (st *stream) take(want int) (int, bool) {
 			st.enqueue(want)
 		default:
 			st.turn = false
-			n := int(min(int64(want), st.window, c.sendWindow, frameSize))
+			// What needs no window goes out although the client has made it negative (RFC 9113 §6.9.2).
+			n := int(max(0, min(int64(want), st.window, c.sendWindow, frameSize)))
 			st.window -= int64(n)
 			c.sendWindow -= int64(n)
 			return n, true
