@@ -7,6 +7,7 @@
 #           (only the programs: no service is left running or enabled);
 #           protoc with its standard imports, to generate api again
 #   Go      pebble, in .cache/bin:    an ACME certification authority
+#           h2spec, in .cache/bin:    the HTTP/2 conformance tester, as tools/go.mod has it
 #   Python  openai, in .cache/venv:   the official client, as users run it
 #   Node    openai, in .cache/node:   the same for JavaScript
 #
@@ -128,6 +129,20 @@ if [ ! -e "$stamp" ] && have npm; then
 		touch "$stamp"
 	else
 		problem "Node openai@$node_openai"
+	fi
+fi
+
+# --- Go: h2spec --------------------------------------------------------------
+
+# Built anew when tools/go.mod has changed.
+h2spec=.cache/bin/h2spec
+if [ ! -e "$h2spec" ] || [ tools/go.mod -nt "$h2spec" ]; then
+	say "installing h2spec into ${h2spec%/*}"
+	mkdir -p "${h2spec%/*}"
+	if go build -modfile=tools/go.mod -o "$h2spec" github.com/summerwind/h2spec/cmd/h2spec; then
+		touch "$h2spec" # an equal binary is not written again
+	else
+		problem "h2spec"
 	fi
 fi
 

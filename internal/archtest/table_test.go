@@ -148,12 +148,10 @@ var walls = []wall{
 var wallExceptions = []string{"log/slog", "math/rand/v2"}
 
 // engineRooms forward traffic. Of net/http they may use the names and texts of
-// statuses: two HTTP engines would make two sets of security decisions. The room
-// http2 is not among them yet: golang.org/x/net/http2, whose handlers speak
-// net/http's types, does its frames until it has a frame loop of its own.
+// statuses: two HTTP engines would make two sets of security decisions.
 var engineRooms = []string{
 	"internal/acl", "internal/journal", "internal/conn", "internal/drain", "internal/route", "internal/exchange",
-	"internal/http1", "internal/config", "internal/entrypoint", "internal/proxy",
+	"internal/http1", "internal/http2", "internal/config", "internal/entrypoint", "internal/proxy",
 }
 
 // bannedNames are package names that say nothing about what is inside.

@@ -22,6 +22,7 @@ const (
 	CodeNotImplemented     Code = "not_implemented"
 	CodeExpectationFailed  Code = "expectation_failed"
 	CodeMisdirected        Code = "misdirected_request"
+	CodeFlood              Code = "flood"
 	CodeNoRoute            Code = "no_route"
 	CodeRateLimited        Code = "rate_limited"
 	CodeHandshakeFailed    Code = "tls_handshake_failed"

@@ -20,6 +20,8 @@ const (
 	PeerPebble = "pebble"
 	// PeerChallengeServer is a DNS server that tells every name to be at the address that it is told.
 	PeerChallengeServer = "pebble-challtestsrv"
+	// PeerH2Spec is the HTTP/2 conformance tester.
+	PeerH2Spec = "h2spec"
 )
 
 // cached maps a peer to the files that prove it is installed, the first of which
@@ -30,6 +32,7 @@ var cached = map[string][]string{
 
 	PeerPebble:          {"bin/pebble", "bin/pebble-2.10.3"},
 	PeerChallengeServer: {"bin/pebble-challtestsrv", "bin/pebble-2.10.3"},
+	PeerH2Spec:          {"bin/h2spec"},
 }
 
 // Peer returns the path of a foreign program (nginx, apache2, curl, node) or of

@@ -1,7 +1,9 @@
 package http2
 
 import (
-	"net/http"
+	"errors"
+
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
@@ -9,11 +11,21 @@ import (
 // ValidAuthority opens the check to tests.
 var ValidAuthority = validAuthority
 
-// Spell checks a request that the frame loop has decoded and writes it as an HTTP/1.1 head.
-func Spell(r *http.Request, set *Settings) ([]byte, error) {
-	st := &stream{c: &serverConn{info: &conn.Info{}}, set: set.withDefaults(), r: r}
-	if err := st.fill(); err != nil {
-		return nil, err
+// Spell checks the field list of a request and writes it as an HTTP/1.1 head.
+func Spell(set *Settings, fields ...hpack.HeaderField) ([]byte, error) {
+	c := &serverConn{srv: NewServer(set, conn.NewClock()), info: &conn.Info{}}
+	st := newStream(c, 1)
+	var h requestHead
+	h.reset(st, false)
+	for _, f := range fields {
+		h.field(f)
+	}
+	h.finish()
+	switch {
+	case h.bad != "":
+		return nil, errors.New(h.bad)
+	case st.refused != nil:
+		return nil, st.refused
 	}
 	q := &st.x.Request
 	b := append(append([]byte(nil), q.Method...), ' ')

@@ -19,6 +19,7 @@ type framer struct {
 	r   *rig
 	c   net.Conn
 	fr  *xhttp2.Framer
+	ack *xhttp2.Framer // writes for next, while somebody else may write by fr
 	enc *hpack.Encoder
 	buf bytes.Buffer
 }
@@ -31,7 +32,7 @@ func (r *rig) framer(t *testing.T, s ...xhttp2.Setting) *framer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	f := &framer{t: t, r: r, c: c, fr: xhttp2.NewFramer(c, c)}
+	f := &framer{t: t, r: r, c: c, fr: xhttp2.NewFramer(c, c), ack: xhttp2.NewFramer(c, nil)}
 	f.enc = hpack.NewEncoder(&f.buf)
 	f.fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
@@ -91,7 +92,11 @@ func (f *framer) data(id uint32, end bool, s string) {
 	}
 }
 
-// next returns the next frame about a stream, or GOAWAY, in short; "closed" at the end of the connection.
+// announcement is the GOAWAY that begins a drain.
+const announcement = "GOAWAY 2147483647 NO_ERROR"
+
+// next returns the next frame about a stream, or GOAWAY, in short; "closed" at the end of the connection. It answers
+// SETTINGS and PING.
 func (f *framer) next() string {
 	for {
 		fr, err := f.fr.ReadFrame()
@@ -113,7 +118,11 @@ func (f *framer) next() string {
 			return fmt.Sprintf("GOAWAY %d %v", fr.LastStreamID, fr.ErrCode)
 		case *xhttp2.SettingsFrame:
 			if !fr.IsAck() {
-				_ = f.fr.WriteSettingsAck()
+				_ = f.ack.WriteSettingsAck()
+			}
+		case *xhttp2.PingFrame:
+			if !fr.IsAck() {
+				_ = f.ack.WritePing(true, fr.Data)
 			}
 		}
 	}

@@ -2,9 +2,10 @@ package http2
 
 import (
 	"bytes"
-	"net/http"
-	"slices"
 	"strings"
+	"unsafe"
+
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
@@ -14,147 +15,362 @@ type headError string
 
 func (e headError) Error() string { return string(e) }
 
-// badHead is the answer to every malformed head that the frame loop let pass (RFC 9113 §8.1.1).
+// badHead is the answer to a malformed head (RFC 9113 §8.1.1).
 func badHead(why string) *exchange.Error {
 	e := exchange.Reject(400, exchange.CodeBadRequest, "Malformed request")
 	e.Err = headError(why)
 	return e
 }
 
-// fill takes the request out of what the frame loop decoded. Path, query and authority are the bytes received. On an
-// error the request is empty but for its protocol.
-func (st *stream) fill() *exchange.Error {
-	q, r := &st.x.Request, st.r
-	q.Protocol, q.TLS = exchange.HTTP2, st.c.info.TLS != nil
-	q.Method, q.Target, q.Path, q.Query, q.Host, q.Upgrade = nil, nil, nil, nil, nil, nil
-	q.Expect, q.ContentLength = false, 0
-	q.Fields.Reset(nil)
-	size, err := checkHead(r, st.set)
-	if err != nil {
-		return err
-	}
-	st.spell(slices.Grow(st.block[:0], size))
-	if i := bytes.IndexByte(q.Target, '?'); i >= 0 {
-		q.Path, q.Query = q.Target[:i], q.Target[i+1:]
-	} else {
-		q.Path = q.Target
-	}
-	q.ContentLength = r.ContentLength
-	if _, ok := r.Header["Expect"]; ok { // 100-continue is the frame loop's, which has taken it away
-		return exchange.Reject(417, exchange.CodeExpectationFailed, "Expectation not supported")
-	}
-	return nil
+// tooLarge refuses a head that is over a limit.
+var tooLarge = exchange.Reject(431, exchange.CodeHeaderTooLarge, "Request header fields too large")
+
+// requestHead is the head of a request while its fields are decoded. They are held against the rules and limits that
+// HTTP/1.1 heads are held against, and written into the stream's block the way HTTP/1.1 would: what forwards the request
+// needs no second form. Two kinds of fault are told apart: what cannot be a request at all has its stream reset, the
+// rest is answered.
+type requestHead struct {
+	st        *stream
+	bodiless  bool // END_STREAM
+	seen      pseudo
+	begun     bool // the request line has been written: what follows are fields
+	bad       string
+	size      int // as HTTP/1.1 would spell it
+	count     int
+	host      string
+	hosts     int
+	length    int64 // -1: none was declared
+	cookie    []byte
+	cookies   int
+	method    string
+	scheme    string
+	authority string
+	path      string
 }
 
-// spell writes the request into b, which is large enough, the way HTTP/1.1 would: what forwards it needs no second form.
-func (st *stream) spell(b []byte) {
-	q, r := &st.x.Request, st.r
-	b = append(b, r.Method...)
-	b = append(b, r.RequestURI...)
-	b = st.line(b, "host", r.Host)
-	st.names = st.names[:0]
-	for name := range r.Header {
-		if name != "Host" {
-			st.names = append(st.names, name)
-		}
-	}
-	slices.Sort(st.names) // the frame loop keeps no order between fields
-	for _, name := range st.names {
-		for _, v := range r.Header[name] {
-			b = st.line(b, name, v)
-		}
-	}
-	st.block = b
-	q.Fields.Rebase(b)
-	m, t := len(r.Method), len(r.RequestURI)
-	q.Method, q.Target = b[:m], b[m:m+t]
-	q.Host, _ = q.Fields.Known(exchange.FieldHost)
+// pseudo is a set of pseudo-header fields (RFC 9113 §8.3.1).
+type pseudo uint8
+
+const (
+	hasMethod pseudo = 1 << iota
+	hasScheme
+	hasAuthority
+	hasPath
+)
+
+func (h *requestHead) reset(st *stream, bodiless bool) {
+	*h = requestHead{st: st, bodiless: bodiless, length: -1, cookie: h.cookie[:0]}
+	st.block = st.block[:0]
 }
 
-// line appends one field with its name in lower case.
-func (st *stream) line(b []byte, name, value string) []byte {
-	l := exchange.RawLine{Start: len(b)}
-	for i := range len(name) {
-		c := name[i]
-		if 'A' <= c && c <= 'Z' {
-			c |= 0x20
-		}
-		b = append(b, c)
+// refuse has the request answered with an error, unless it already is. Nothing more of it is kept.
+func (h *requestHead) refuse(err *exchange.Error) {
+	if h.st.refused == nil {
+		h.st.refused = err
 	}
+}
+
+// field takes a field in.
+func (h *requestHead) field(f hpack.HeaderField) {
+	switch {
+	case h.bad != "":
+	case !fieldValue(f.Value):
+		h.bad = "field value has a forbidden byte"
+	case f.IsPseudo():
+		h.pseudo(f)
+	case !lowerName(f.Name):
+		h.bad = "field name is not a token in lower case"
+	default:
+		h.begin()
+		h.regular(f)
+	}
+}
+
+// pseudo takes a pseudo-header field in: each at most once, before the others.
+func (h *requestHead) pseudo(f hpack.HeaderField) {
+	var which pseudo
+	switch f.Name {
+	case ":method":
+		which, h.method = hasMethod, f.Value
+	case ":scheme":
+		which, h.scheme = hasScheme, f.Value
+	case ":authority":
+		which, h.authority = hasAuthority, f.Value
+	case ":path":
+		which, h.path = hasPath, f.Value
+	}
+	if which == 0 || h.begun || h.seen&which != 0 {
+		h.bad = "pseudo-header field is unknown, out of place or there twice"
+	}
+	h.seen |= which
+}
+
+// requestLineExtra is what HTTP/1.1 has around method and target: two blanks, the version and the line end.
+const requestLineExtra = 12
+
+// begin writes what stands in front of the fields.
+func (h *requestHead) begin() {
+	if h.begun {
+		return
+	}
+	h.begun = true
+	if h.method == "CONNECT" {
+		h.checkConnect()
+		h.path = h.authority
+	}
+	h.size = requestLineExtra + len(h.method) + len(h.path)
+	if h.size > h.st.set.MaxHeaderBytes {
+		h.refuse(exchange.Reject(414, exchange.CodeURITooLong, "Request target too long"))
+		return
+	}
+	h.st.block = append(append(h.st.block, h.method...), h.path...)
+	if h.authority != "" {
+		h.host = h.authority
+		h.line("host", h.authority)
+	}
+}
+
+// regular takes a field in that is not one of the pseudo-header fields. The values of some are looked at.
+func (h *requestHead) regular(f hpack.HeaderField) {
+	if !exchange.ValidValue(f.Value) {
+		h.refuse(badHead("field value has a blank at an end"))
+		return
+	}
+	switch f.Name {
+	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+		h.connectionField()
+	case "te":
+		if f.Value != "trailers" {
+			h.connectionField()
+			return
+		}
+		h.line(f.Name, f.Value)
+	case "host":
+		h.hostField(f.Value)
+	case "content-length":
+		h.lengthField(f.Value)
+		h.line(f.Name, f.Value)
+	case "expect":
+		if !exchange.EqualFold([]byte(f.Value), "100-continue") {
+			h.refuse(exchange.Reject(417, exchange.CodeExpectationFailed, "Expectation not supported"))
+		}
+		h.st.x.Request.Expect = true
+		h.line(f.Name, f.Value)
+	case "cookie": // put together again, which HTTP/1.1 wants (RFC 9113 §8.2.3); an empty piece adds nothing
+		if h.cookies++; len(h.cookie) > 0 && f.Value != "" {
+			h.cookie = append(h.cookie, "; "...)
+		}
+		h.cookie = append(h.cookie, f.Value...)
+		if h.size+len(h.cookie) > h.st.set.MaxHeaderBytes {
+			h.refuse(tooLarge)
+		}
+	default:
+		h.line(f.Name, f.Value)
+	}
+}
+
+// connectionField refuses what HTTP/2 has no place for. The answer is not the end: the request is malformed and so its
+// stream is reset as well (RFC 9113 §8.2.2).
+func (h *requestHead) connectionField() {
+	h.st.malformed = true
+	h.refuse(badHead("field concerns a connection of HTTP/1"))
+}
+
+// hostField wants one authority, whether it came as :authority, as Host, or the same in both (RFC 9113 §8.3.1).
+func (h *requestHead) hostField(v string) {
+	h.hosts++
+	switch {
+	case h.hosts > 1:
+		h.refuse(badHead("more than one Host"))
+	case h.authority == "":
+		h.host = v
+		h.line("host", v)
+	case !strings.EqualFold(v, h.authority):
+		h.refuse(badHead("Host differs from :authority"))
+	}
+}
+
+// maxLengthDigits keeps a Content-Length inside int64.
+const maxLengthDigits = 18
+
+// lengthField wants one plain number.
+func (h *requestHead) lengthField(v string) {
+	if h.length >= 0 {
+		h.bad = "more than one Content-Length"
+		return
+	}
+	if v == "" || len(v) > maxLengthDigits {
+		h.refuse(badHead("Content-Length is not a plain number"))
+		return
+	}
+	h.length = 0
+	for i := range len(v) {
+		if !digit(v[i]) {
+			h.refuse(badHead("Content-Length is not a plain number"))
+			return
+		}
+		h.length = h.length*10 + int64(v[i]-'0')
+	}
+}
+
+// line writes a field line.
+func (h *requestHead) line(name, value string) {
+	st := h.st
+	h.size += len(name) + len(value) + len(": \r\n")
+	h.count++
+	switch {
+	case st.refused != nil:
+		return
+	case h.size > st.set.MaxHeaderBytes:
+		h.refuse(tooLarge)
+		return
+	case h.count > st.set.MaxHeaders:
+		h.refuse(exchange.Reject(431, exchange.CodeHeaderTooLarge, "Too many request header fields"))
+		return
+	}
+	l := exchange.RawLine{Start: len(st.block)}
+	b := append(st.block, name...)
 	l.NameEnd = len(b)
+	l.ID = exchange.KnownField(b[l.Start:])
 	b = append(b, ": "...)
 	l.Value = len(b)
 	b = append(b, value...)
 	l.ValueEnd = len(b)
 	b = append(b, "\r\n"...)
 	l.End = len(b)
-	l.ID = exchange.KnownField(b[l.Start:l.NameEnd])
+	st.block = b
 	st.x.Request.Fields.AppendLine(l)
-	return b
 }
 
-// requestLineExtra is what HTTP/1.1 has around method and target: two blanks, the version and the line end.
-const requestLineExtra = 12
-
-// checkHead holds a request against the rules and limits that HTTP/1.1 heads are held against, and returns how many
-// bytes it has when spelled out.
-func checkHead(r *http.Request, set *Settings) (int, *exchange.Error) {
-	if !validMethod(r.Method) {
-		return 0, badHead("method is not a token")
+// checkConnect wants of CONNECT an authority and nothing else (RFC 9113 §8.5). Extended CONNECT is not offered.
+func (h *requestHead) checkConnect() {
+	if h.seen != hasMethod|hasAuthority || h.authority == "" {
+		h.bad = "CONNECT with a scheme or a path, or without an authority"
 	}
-	size := requestLineExtra + len(r.Method) + len(r.RequestURI)
-	if size > set.MaxHeaderBytes {
-		return 0, exchange.Reject(414, exchange.CodeURITooLong, "Request target too long")
-	}
-	if !validTarget(r.Method, r.RequestURI) {
-		return 0, badHead("request target has a forbidden byte or is of no known form")
-	}
-	if err := checkAuthority(r); err != nil {
-		return 0, err
-	}
-	size += len("host: \r\n") + len(r.Host)
-	count := 1
-	for name, values := range r.Header {
-		if name == "Host" {
-			continue
-		}
-		if !exchange.ValidName(name) {
-			return 0, badHead("field has no valid name")
-		}
-		for _, v := range values {
-			if !exchange.ValidValue(v) {
-				return 0, badHead("field value has a forbidden byte")
-			}
-			size += len(name) + len(v) + len(": \r\n")
-		}
-		count += len(values)
-	}
-	switch {
-	case size > set.MaxHeaderBytes:
-		return 0, exchange.Reject(431, exchange.CodeHeaderTooLarge, "Request header fields too large")
-	case count > set.MaxHeaders:
-		return 0, exchange.Reject(431, exchange.CodeHeaderTooLarge, "Too many request header fields")
-	case !validLength(r.Header["Content-Length"]):
-		return 0, badHead("Content-Length is not a plain number")
-	}
-	return size, nil
 }
 
-// checkAuthority wants one authority, whether it came as :authority, as Host, or the same in both (RFC 9113 §8.3.1).
-func checkAuthority(r *http.Request) *exchange.Error {
-	hosts := r.Header["Host"]
+// finish completes the head. Unless it is bad, the request is filled in; if it is refused, with nothing but its protocol.
+func (h *requestHead) finish() {
+	h.begin()
+	if h.cookies > 0 {
+		h.line("cookie", unsafe.String(unsafe.SliceData(h.cookie), len(h.cookie)))
+	}
+	if h.bad == "" {
+		h.bad = h.fault()
+	}
+	if h.bad != "" {
+		return
+	}
+	if h.st.refused == nil {
+		h.st.refused = h.check()
+	}
+	q := &h.st.x.Request
+	if h.st.refused != nil {
+		q.Fields.Reset(nil)
+		q.Expect = false
+		if !h.bodiless {
+			q.ContentLength = -1
+		}
+		return
+	}
+	h.fill(q)
+}
+
+// fill places the parts of the request in the block, which does not move any more.
+func (h *requestHead) fill(q *exchange.Request) {
+	b := h.st.block
+	q.Fields.Rebase(b)
+	m, t := len(h.method), len(h.path)
+	q.Method, q.Target = b[:m:m], b[m:m+t:m+t]
+	q.Path = q.Target
+	if i := bytes.IndexByte(q.Target, '?'); i >= 0 {
+		q.Path, q.Query = q.Target[:i], q.Target[i+1:]
+	}
+	q.Host, _ = q.Fields.Known(exchange.FieldHost)
 	switch {
-	case len(hosts) > 1:
-		return badHead("more than one Host")
-	case len(hosts) == 1 && !strings.EqualFold(hosts[0], r.Host):
-		return badHead("Host differs from :authority")
-	case r.Host == "":
+	case h.bodiless:
+		q.ContentLength = 0
+	default:
+		q.ContentLength = h.length
+	}
+}
+
+// fault says why the stream is to be reset; "" it is not.
+func (h *requestHead) fault() string {
+	const needed = hasMethod | hasScheme | hasPath
+	switch {
+	case h.method == "CONNECT": // has been checked
+	case h.seen&needed != needed || h.method == "":
+		return "pseudo-header field is missing"
+	case h.scheme != "http" && h.scheme != "https":
+		return "scheme is not HTTP's"
+	case h.path != "*" && (h.path == "" || h.path[0] != '/'):
+		return "path is not absolute"
+	case !validEscapes(h.path):
+		return "path has a bad escape"
+	}
+	switch {
+	case strings.IndexByte(h.authority, '@') >= 0:
+		return "authority has user information"
+	case h.bodiless && h.length > 0:
+		return "Content-Length of a body that does not come"
+	}
+	return ""
+}
+
+// check refuses what a request may not be, although it is one.
+func (h *requestHead) check() *exchange.Error {
+	switch {
+	case !validMethod(h.method):
+		return badHead("method is not a token")
+	case !validTarget(h.method, h.path):
+		return badHead("request target has a forbidden byte or is of no known form")
+	case h.host == "":
 		return badHead("no authority")
-	case !validAuthority(r.Host):
+	case !validAuthority(h.host):
 		return badHead("authority is malformed")
 	}
 	return nil
 }
+
+// fieldValue accepts what RFC 9113 §8.2.1 leaves of a value, but for blanks at its ends.
+func fieldValue(v string) bool {
+	for i := range len(v) {
+		if !exchange.ValueByte(v[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// lowerName accepts a field name (RFC 9113 §8.2.1).
+func lowerName(n string) bool {
+	for i := range len(n) {
+		if c := n[i]; !exchange.TokenByte(c) || 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	return n != "" && len(n) <= maxName
+}
+
+// maxName is the longest field name.
+const maxName = 1024
+
+// validEscapes accepts a path, up to its query, in which each percent sign is followed by two hexadecimal digits.
+func validEscapes(p string) bool {
+	for i := 0; i < len(p) && p[i] != '?'; i++ {
+		if p[i] != '%' {
+			continue
+		}
+		if i+2 >= len(p) || !hexadecimal(p[i+1]) || !hexadecimal(p[i+2]) {
+			return false
+		}
+		i += 2
+	}
+	return true
+}
+
+func hexadecimal(c byte) bool { return digit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
 
 func validMethod(m string) bool {
 	for i := range len(m) {
@@ -183,23 +399,6 @@ func validTarget(method, t string) bool {
 		}
 	}
 	return true
-}
-
-// maxLengthDigits keeps a Content-Length inside int64.
-const maxLengthDigits = 18
-
-// validLength accepts no Content-Length or one plain number.
-func validLength(values []string) bool {
-	if len(values) == 0 {
-		return true
-	}
-	v := values[0]
-	for i := range len(v) {
-		if !digit(v[i]) {
-			return false
-		}
-	}
-	return len(values) == 1 && v != "" && len(v) <= maxLengthDigits
 }
 
 func digit(c byte) bool { return '0' <= c && c <= '9' }

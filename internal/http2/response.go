@@ -2,12 +2,9 @@ package http2
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
-	"net/textproto"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -17,174 +14,180 @@ import (
 type response struct {
 	bodiless bool  // the status or method allows no body
 	rest     int64 // bytes left of a body with a length; -1 it has none
-	done     bool  // everything is with the frame loop
-	aborted  bool
+	done     bool  // everything has been sent
 	err      error
+	scratch  []byte // a field block
 }
-
-// unsent are the fields that never go into a response: HTTP/2 has none of connection and framing (RFC 9113 §8.2.2).
-var unsent = exchange.SetOf(exchange.FieldConnection, exchange.FieldContentLength, exchange.FieldTransferEncoding, exchange.FieldKeepAlive,
-	exchange.FieldUpgrade, exchange.FieldProxyConnection, exchange.FieldTE, exchange.FieldTrailer, exchange.FieldHTTP2Settings)
 
 // progress is the piece that a client must take within WriteIdleTimeout for its stream to go on.
 const progress = 32 << 10
 
-// put copies fields into the frame loop's map, their names behind prefix.
-func put(h http.Header, f *exchange.Fields, prefix string) {
-	for name, value := range f.All() {
-		if unsent.Has(exchange.KnownField(name)) {
-			continue
-		}
-		key := prefix + textproto.CanonicalMIMEHeaderKey(string(name))
-		h[key] = append(h[key], string(value))
-	}
-}
-
 // Interim sends a 1xx head.
 func (st *stream) Interim(status int, f *exchange.Fields) error {
-	if st.resp.err != nil {
-		return st.resp.err
+	r := &st.resp
+	if r.err != nil {
+		return r.err
 	}
 	if status < 100 || status > 199 || status == 101 {
 		return nil
 	}
-	if st.gone() { // the map may still be read by the frame that was being written
-		return st.failed(nil)
-	}
-	h := st.w.Header()
-	clear(h)
+	r.scratch = appendStatus(r.scratch[:0], status)
 	if f != nil {
-		put(h, f, "")
+		r.scratch = appendFields(r.scratch, f)
 	}
-	st.write.Arm((*writeSide)(st), st.set.WriteIdleTimeout)
-	st.w.WriteHeader(status)
-	if st.write.Disarm() == conn.CauseDeadline || st.gone() {
-		return st.failed(nil)
-	}
-	return nil
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ok := st.putBlock(r.scratch, false)
+	c.flush()
+	return st.settled(ok)
 }
 
 // SendHead sends the head with the first body bytes.
 func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
-	r, status := &st.resp, x.Response.Status
-	switch {
-	case r.err != nil:
+	if st.id == 0 {
+		return nil // there is no request to answer, only one to be recorded
+	}
+	r := &st.resp
+	if r.err != nil {
 		return r.err
-	case status < 200 || status > 999:
+	}
+	if status := x.Response.Status; status < 200 || status > 999 {
 		r.err = badResponse("status " + strconv.Itoa(status) + " cannot end an exchange on HTTP/2")
 		return r.err
-	case st.gone():
-		return st.failed(nil)
 	}
-	r.bodiless = status == http.StatusNoContent || status == http.StatusNotModified || string(x.Request.Method) == http.MethodHead
+	st.frame(x, len(body), last)
+	if err := r.account(&body, last); err != nil {
+		return err
+	}
+	trailers := last && !r.bodiless && x.Response.Trailers.Len() > 0
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.Response.Close || c.draining || c.gentle.Load() {
+		c.announce()
+	}
+	// A response that can have no body is whole with its head, whatever is still handed over.
+	whole := (r.bodiless || last && len(body) == 0 && !trailers) && !st.malformed
+	ok := st.putBlock(r.scratch, whole)
+	st.headSent = ok
+	if ok && whole {
+		st.end()
+	}
+	if ok && !whole {
+		ok = st.put(x, body, last)
+	}
+	c.flush()
+	r.done = ok && last
+	return st.settled(ok)
+}
+
+// frame decides on the length of the body, and encodes the head.
+func (st *stream) frame(x *exchange.Exchange, body int, last bool) {
+	r, status := &st.resp, x.Response.Status
+	r.bodiless = status == http.StatusNoContent || status == http.StatusNotModified || string(x.Request.Method) == "HEAD"
 	r.rest = x.Response.ContentLength
 	if r.rest < 0 && last && !r.bodiless && x.Response.Trailers.Len() == 0 {
-		r.rest = int64(len(body))
+		r.rest = int64(body)
 	}
-	h := st.w.Header()
-	clear(h)
-	put(h, &x.Response.Fields, "")
+	r.scratch = appendFields(appendStatus(r.scratch[:0], status), &x.Response.Fields)
 	// RFC 9110 §8.6 has none on 204 and leaves 304 the choice, where some HTTP/2 clients miss the body that it announces.
 	if r.rest >= 0 && status != http.StatusNoContent && status != http.StatusNotModified {
-		h["Content-Length"] = []string{strconv.FormatInt(r.rest, 10)}
+		r.scratch = appendLength(r.scratch, r.rest)
 	}
-	for _, name := range [...]string{"Date", "Content-Type"} { // what the backend did not say is not for us to guess
-		if _, ok := h[name]; !ok {
-			h[name] = nil
+}
+
+// account counts body bytes against the length, and takes those away that may not be sent.
+func (r *response) account(body *[]byte, last bool) error {
+	switch n := int64(len(*body)); {
+	case r.bodiless:
+		*body = nil
+	case r.rest >= 0:
+		if n > r.rest || last && n < r.rest {
+			r.err = badResponse("body length differs from Content-Length")
+			return r.err
 		}
+		r.rest -= n
 	}
-	if x.Response.Close || st.c.gentle.Load() {
-		h["Connection"] = []string{"close"} // read by the frame loop, which then sends GOAWAY
-	}
-	st.w.WriteHeader(status)
-	clear(h)
-	return st.send(x, body, last)
+	return nil
 }
 
 // SendBody sends body bytes.
 func (st *stream) SendBody(x *exchange.Exchange, body []byte, last bool) error {
-	return st.send(x, body, last)
-}
-
-// send gives body bytes to the frame loop and waits until the client has room for them. What ends the stream goes out
-// when the exchange's handler returns, together with a small last piece.
-func (st *stream) send(x *exchange.Exchange, body []byte, last bool) error {
 	r := &st.resp
-	switch {
-	case r.err != nil:
+	if r.err != nil {
 		return r.err
-	case r.bodiless:
-		body = nil
-	case r.rest >= 0:
-		if int64(len(body)) > r.rest || last && int64(len(body)) < r.rest {
-			r.err = badResponse("body length differs from Content-Length")
-			return r.err
-		}
-		r.rest -= int64(len(body))
 	}
-	trailers := last && x.Response.Trailers.Len() > 0
-	st.write.Arm((*writeSide)(st), st.set.WriteIdleTimeout)
-	err := st.writeBody(x, body, !last || trailers)
-	if cause := st.write.Disarm(); err == nil && cause == conn.CauseDeadline {
-		err = os.ErrDeadlineExceeded
+	if err := r.account(&body, last); err != nil {
+		return err
 	}
-	if err != nil {
-		return st.failed(err)
-	}
-	if last {
-		st.last(x, len(body))
-	}
-	return nil
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ok := st.ended || st.put(x, body, last)
+	c.flush()
+	r.done = ok && last
+	return st.settled(ok)
 }
 
-// writeBody writes in pieces, each of which has the whole time limit.
-func (st *stream) writeBody(x *exchange.Exchange, body []byte, flush bool) error {
+// put sends body bytes, waiting while the client has no room for them, and with last what ends the stream. False: it
+// cannot. The lock is held, but not during waits.
+func (st *stream) put(x *exchange.Exchange, body []byte, last bool) bool {
+	trailers := last && !st.resp.bodiless && x.Response.Trailers.Len() > 0
+	end := last && !trailers && !st.malformed
 	for len(body) > 0 {
 		n := min(len(body), progress)
-		if _, err := st.w.Write(body[:n]); err != nil {
-			return err
+		if !st.putData(body[:n], end && n == len(body)) {
+			return false
 		}
 		body = body[n:]
-		st.write.Extend(st.set.WriteIdleTimeout)
+		if st.timed { // the next piece has the whole time limit
+			st.timed = false
+			st.write.Disarm()
+		}
+		if end && len(body) == 0 {
+			st.end()
+			return true
+		}
 	}
-	// The flushed head of a response to HEAD ends the stream, which would look like a departure until the handler
-	// returns: it can wait for that.
-	if flush && string(x.Request.Method) != http.MethodHead {
-		return st.w.FlushError()
+	switch {
+	case trailers:
+		st.resp.scratch = appendFields(st.resp.scratch[:0], &x.Response.Trailers)
+		if !st.putBlock(st.resp.scratch, true) {
+			return false
+		}
+		st.end()
+	case end:
+		if !st.putData(nil, true) {
+			return false
+		}
+		st.end()
 	}
-	return nil
+	return true
 }
 
-// last prepares the end of the response.
-func (st *stream) last(x *exchange.Exchange, written int) {
-	st.resp.done = true
-	if !st.resp.bodiless {
-		put(st.w.Header(), &x.Response.Trailers, http.TrailerPrefix)
+// settled ends the wait for the client, and turns a failure into an error. The lock is held.
+func (st *stream) settled(ok bool) error {
+	cause := conn.CauseNone
+	if st.timed {
+		st.timed = false
+		cause = st.write.Disarm()
 	}
-	if written > 0 && st.set.WriteIdleTimeout > 0 { // the frame loop may hold the last piece, without an alarm of ours
-		_ = st.w.SetWriteDeadline(time.Now().Add(st.set.WriteIdleTimeout))
+	if ok && cause == conn.CauseNone {
+		return nil
 	}
-}
-
-// writeSide is the stream as what the write alarm interrupts: the stream is reset.
-type writeSide stream
-
-// Interrupt resets the stream, which fails a pending write. The frame loop takes the order unless it is just closing a
-// stalled connection, which nobody else, the clock least of all, may have to wait for. The stream waits at its end.
-func (s *writeSide) Interrupt() {
-	s.ours.Store(true)
-	s.resetting.Go(func() { _ = s.w.SetWriteDeadline(longAgo) })
+	return st.failed()
 }
 
 // failed tells a client that is gone from one that takes nothing. Every later write fails the same way.
-func (st *stream) failed(err error) error {
+func (st *stream) failed() error {
 	e := &exchange.Error{Status: 503, Code: exchange.CodeClientGone, Public: "Client gone", Outcome: exchange.OutcomeDisconnected}
 	switch {
-	case st.ours.Load():
+	case st.timedOut.Load():
 		e.Code, e.Public, e.Outcome, e.Limit = exchange.CodeWriteTimeout, "Write timeout", exchange.OutcomeAborted, "write_idle_timeout"
-		e.Err = errors.Join(os.ErrDeadlineExceeded, err)
-	case err != nil:
-		e.Err = fmt.Errorf("%w: %v", exchange.ErrDeparted, err)
+		e.Err = os.ErrDeadlineExceeded
+	case st.c.forced.Load():
+		e.Code, e.Public, e.Outcome, e.Err = exchange.CodeDraining, "Gateway shutting down", exchange.OutcomeDrained, exchange.ErrForced
 	default:
 		e.Err = exchange.ErrDeparted
 	}
@@ -196,6 +199,6 @@ func (st *stream) failed(err error) error {
 func badResponse(why string) error {
 	return &exchange.Error{
 		Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
-		Err: headError(why),
+		Err: errors.New(why),
 	}
 }

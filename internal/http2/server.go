@@ -1,7 +1,8 @@
 // Package http2 is HTTP/2 towards clients (RFC 9113), over TLS by ALPN and in clear text by prior knowledge. A Server
-// lives as long as its entrypoint, a connection as long as its socket, a stream as long as its exchange. Frames, HPACK,
-// flow control and flood protection are golang.org/x/net/http2's; what this package owns is the strict reading of a
-// request head, the exchange's client end, time limits and the drain. It knows no route, service or configuration block.
+// lives as long as its entrypoint, a connection as long as its socket, a stream as long as its exchange. The package owns
+// the connection loop (frames, flow control, budgets against floods), the strict reading of a request head, the exchange's
+// client end, time limits and the drain; HPACK is decoded by golang.org/x/net. It knows no route, service or configuration
+// block.
 package http2
 
 import (

@@ -1,12 +1,7 @@
 package http2
 
-//lint:file-ignore SA1019 the frame loop is used connection by connection, which the standard library's server has no call for
-
 import (
-	"context"
-	"log/slog"
-	"net"
-	"net/http"
+	"crypto/tls"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,49 +10,104 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
-// Flow control and framing that we grant a client. The connection's window bounds what its uploads may pile up.
+// Times of the end of a connection.
 const (
-	frameSize    = 16 << 10
-	streamWindow = 256 << 10
-	connWindow   = 1 << 20
+	// drainGrace is how long a connection that began during a drain may take to send the request that it came for, and
+	// how long the answer to the PING that follows the first GOAWAY is waited for.
+	drainGrace = time.Second
+	// lingerTime is how long a client may take to close a connection that we have ended: closing it under bytes that are
+	// still on their way would take the last answers back.
+	lingerTime = time.Second
 )
 
-// resetsBorne is how many times MaxStreams a client may take back more streams than it sees through. Then it has to come
-// again over a new connection, so that the work that it causes for nothing has a bound (CVE-2023-44487).
-const resetsBorne = 4
+// phase is how far a connection has come towards its end.
+type phase uint8
 
-// drainGrace is how long a connection that began during a drain may take to send the request that it came for.
-const drainGrace = time.Second
+const (
+	opening   phase = iota // the preface is awaited
+	open                   // streams come and go
+	announced              // GOAWAY with the highest id was sent: streams that are on their way are still taken
+	final                  // GOAWAY with the last id was sent: the streams that run are the last
+	closing                // nothing is sent after what is written already
+)
 
-// silent takes what the frame loop would log: every line of it is about a client's misbehaviour, none is for operators.
-var silent = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
-
-// serverConn is one client connection.
+// serverConn is one client connection. Its reader is the goroutine of ServeConn; each stream has one while it is served,
+// and output has the writer. Those that wait for work end soon after the connection has become idle.
 type serverConn struct {
-	srv  *Server
-	info *conn.Info
-	wire *wire
-	// base is a server of its own for this connection: its shutdown is the only way to have GOAWAY sent, and its
-	// keep-alive switch the only way to have it sent after the streams that are still to come.
-	base   *http.Server
+	srv    *Server
+	set    *Settings // of the connection's begin
+	info   *conn.Info
+	wire   *wire
 	slot   conn.ClockSlot
 	ticket drain.Ticket
 	gentle atomic.Bool // the next response announces the end
-	wait   conn.Alarm  // the preface; later, while draining, the first stream
+	forced atomic.Bool
 
-	running sync.WaitGroup // streams
+	wait   conn.Alarm  // the preface, the first stream of a drain, the idle time, the answer to a PING, the linger
+	timeUp atomic.Bool // wait has fired
+	stall  conn.Alarm  // the writer's: a client that takes nothing
 
-	// takenBack counts the streams that the client reset before their answer was whole, less those that went well.
-	takenBack atomic.Int32
-	bearable  int32 // how many of them are borne
+	running sync.WaitGroup // streams and the writer
+	reader  reader
+	flooded *connError // the connection ended for that
+
+	wakeWriter chan struct{}
 
 	mu       sync.Mutex // guards all below
-	open     bool       // the preface has been read
-	draining bool
-	ended    bool // no stream may begin
-	streams  map[*stream]struct{}
+	phase    phase
+	used     bool      // since the clock's last visit
+	retiring bool      // goroutines that wait are to end
+	idle     []*worker // they wait for a stream
+	ended    bool      // the reader is gone: nothing is sent any more
+	draining bool      // the first stream is the last
+	holding  bool      // the final phase lasts at least until wait fires
+	maxID    uint32    // of the streams that were opened
+	streams  map[uint32]*stream
+	active   int // streams whose exchange is not over, on either side
+	resets   resets
+	taken    int // streams that the client took back before their answer was whole, less those that went well
+
+	out         *output // not written yet; nil: nothing
+	lost        output  // what nobody writes any more
+	writing     bool    // the writer runs
+	parked      bool    // it waits for wakeWriter
+	halfClosed  bool    // the writer has run for the last time
+	tableTold   bool
+	sendWindow  int64 // of the connection
+	firstWindow int64 // of a new stream, as the client has set it
+	queue       []*stream
+
+	credit  int // received, used up, and not yet told
+	receive int // what the client may still send
+
+	updates budget
+}
+
+// resets remembers the streams that we have reset last: what their clients sent before they knew is ignored.
+type resets struct {
+	ids  []uint32
+	next int
+}
+
+func (r *resets) add(id uint32, limit int) {
+	if len(r.ids) < limit {
+		r.ids = append(r.ids, id)
+		return
+	}
+	r.ids[r.next] = id
+	r.next = (r.next + 1) % limit
+}
+
+func (r *resets) has(id uint32) bool {
+	for _, have := range r.ids {
+		if have == id {
+			return true
+		}
+	}
+	return false
 }
 
 // ServeConn serves a connection to its end and closes it. It returns when nothing of it runs any more. The connection
@@ -67,82 +117,170 @@ func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) { s.ServeConnWith(c
 // ServeConnWith is ServeConn for a connection of which prefix, beginning with the preface, has been read already.
 func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) {
 	set := s.settings.Load()
-	sc := &serverConn{srv: s, info: c.Info(), wire: newWire(c, prefix), streams: make(map[*stream]struct{})}
-	sc.bearable = int32(resetsBorne * set.MaxStreams)
-	defer sc.wire.Close()
-	loop := sc.frameLoop(set)
-	if loop == nil {
-		return
+	sc := &serverConn{
+		srv: s, set: set, info: c.Info(), wire: newWire(c, prefix), streams: make(map[uint32]*stream),
+		wakeWriter: make(chan struct{}, 1),
+		sendWindow: firstConnWindow, firstWindow: firstConnWindow, receive: connWindow, updates: newBudget(updateBurst, updateRate),
 	}
-	sc.wait.Arm(sc, set.HeaderTimeout)
+	sc.reader.init(sc)
+	sc.wait.Bind(s.clock)
+	sc.stall.Bind(s.clock)
+	sc.await(set.HeaderTimeout)
 	if live != nil {
 		live.Enter(&sc.ticket, sc)
-		defer sc.ticket.Leave()
 	}
 	s.clock.Add(sc)
-	loop.ServeConn(sc.transport(), &http2.ServeConnOpts{Handler: sc, BaseConfig: baseConfig(sc.base)})
-	sc.end()
-	s.clock.Remove(sc)
-	sc.wait.Disarm()
+	defer sc.release(live) // also behind a panic: nothing of the connection stays
+	if err := sc.read(); err != nil && err.code == http2.ErrCodeEnhanceYourCalm {
+		sc.flooded = err
+	}
 }
 
-// frameLoop configures what reads and writes the frames.
-func (c *serverConn) frameLoop(set *Settings) *http2.Server {
-	c.base = &http.Server{
-		ErrorLog: silent, ConnState: c.onState,
-		// Twice ours and the 32 bytes a field that only HTTP/2 counts: what is not far too large gets our own answer.
-		MaxHeaderBytes: 2*set.MaxHeaderBytes + 32*set.MaxHeaders,
+// release waits for what still runs of the connection, and closes it.
+func (c *serverConn) release(live *drain.Tracker) {
+	c.end()
+	c.srv.clock.Remove(c)
+	c.wait.Disarm()
+	if live != nil {
+		c.ticket.Leave()
 	}
-	limitFields(c.base, set.MaxHeaders)
-	loop := &http2.Server{
-		MaxConcurrentStreams:         uint32(set.MaxStreams),
-		MaxReadFrameSize:             frameSize,
-		MaxUploadBufferPerConnection: connWindow,
-		MaxUploadBufferPerStream:     streamWindow,
-		IdleTimeout:                  set.KeepAliveTimeout,
-		WriteByteTimeout:             set.WriteIdleTimeout,
+	_ = c.wire.Close()
+	c.reader.free()
+	if c.flooded != nil {
+		c.record(c.flooded)
 	}
-	if http2.ConfigureServer(c.base, loop) != nil {
-		return nil
-	}
-	return loop
 }
 
-func (c *serverConn) transport() net.Conn {
-	if c.info.TLS != nil {
-		return secure{c.wire, c.info.TLS}
+// insecure reports whether the session's cipher is among those that HTTP/2 prohibits (RFC 9113 §9.2.2).
+func insecure(s *tls.ConnectionState) bool {
+	if s == nil || s.Version >= tls.VersionTLS13 {
+		return false
 	}
-	return c.wire
+	switch s.CipherSuite {
+	case tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256:
+		return s.Version < tls.VersionTLS12
+	}
+	return true
 }
 
-// onState is told by the frame loop, on its goroutine, that the preface has been read, and later of every change
-// between idle and active.
-func (c *serverConn) onState(_ net.Conn, state http.ConnState) {
-	if state != http.StateActive {
-		return
+// begin is called when the preface has been read: our side of it goes out.
+func (c *serverConn) begin() *connError {
+	if insecure(c.info.TLS) {
+		return &connError{http2.ErrCodeInadequateSecurity, "the session's cipher is prohibited"}
 	}
 	c.mu.Lock()
-	first, draining := !c.open, c.draining
-	c.open = true
-	c.mu.Unlock()
-	switch {
-	case first && draining:
-		c.wait.Extend(drainGrace)
-	case first:
-		c.wait.Disarm()
+	defer c.mu.Unlock()
+	c.phase = open
+	b := c.buffer()
+	b.b = appendSettings(b.b,
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.set.MaxStreams)},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(min(c.set.MaxHeaderBytes+32*c.set.MaxHeaders, maxWindow))},
+	)
+	b.b = append4(b.b, http2.FrameWindowUpdate, 0, connWindow-firstConnWindow)
+	c.flush()
+	if c.draining {
+		c.await(drainGrace)
+	} else {
+		c.await(c.set.KeepAliveTimeout)
+	}
+	return nil
+}
+
+// await has expired called after d, unless it is called again before; 0 for never. The lock is held.
+func (c *serverConn) await(d time.Duration) {
+	c.wait.Disarm()
+	c.timeUp.Store(false)
+	if d > 0 {
+		c.wait.Arm((*alarmed)(c), d)
 	}
 }
 
-// Interrupt is the alarm's: the preface did not come in time, or nothing did that a draining connection waits for.
-func (c *serverConn) Interrupt() {
-	c.mu.Lock()
-	open := c.open
-	c.mu.Unlock()
-	if open {
-		c.goAway()
+// alarmed is the connection as what its wait alarm interrupts: the clock's visit then does what is to be done.
+type alarmed serverConn
+
+// Interrupt notes that the time is up.
+func (a *alarmed) Interrupt() { a.timeUp.Store(true) }
+
+// expired does what follows a time that has passed. The lock is held.
+func (c *serverConn) expired() {
+	switch c.phase {
+	case opening, closing:
+		c.wire.kill()
+	case open:
+		if len(c.streams) == 0 {
+			c.announce()
+		}
+	case announced:
+		c.finalize(false)
+	case final:
+		c.holding = false
+		c.settle()
+	}
+}
+
+// drainPing is the payload of the PING whose answer tells that the client has seen the first GOAWAY.
+const drainPing = "\x00\x00drain\x00"
+
+// announce begins the end: the client is asked to open no further streams, and once it has surely read that, it is told
+// which was the last (RFC 9113 §6.8). The lock is held.
+func (c *serverConn) announce() {
+	if c.phase != open {
 		return
 	}
-	c.wire.kill()
+	c.phase = announced
+	b := c.buffer()
+	b.b = appendGoAway(b.b, maxStreamID, http2.ErrCodeNo, "")
+	b.b = append(appendFrameHead(b.b, len(drainPing), http2.FramePing, 0, 0), drainPing...)
+	c.flush()
+	c.await(drainGrace)
+}
+
+// finalize tells the client which stream was the last that is served. With hold the connection stays a moment longer
+// than that, to see what the client makes of it. The lock is held.
+func (c *serverConn) finalize(hold bool) {
+	if c.phase != open && c.phase != announced {
+		return
+	}
+	c.phase = final
+	b := c.buffer()
+	b.b = appendGoAway(b.b, c.maxID, http2.ErrCodeNo, "")
+	c.flush()
+	c.await(0)
+	if c.holding = hold; hold {
+		c.await(drainGrace)
+	}
+	c.settle()
+}
+
+// settle closes a connection that has nothing left to do. The lock is held.
+func (c *serverConn) settle() {
+	if c.phase == final && len(c.streams) == 0 && !c.holding {
+		c.phase = closing
+		c.flush()
+	}
+}
+
+// fail ends the connection for what its client did.
+func (c *serverConn) fail(err *connError) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase == closing {
+		return
+	}
+	b := c.buffer()
+	b.b = appendGoAway(b.b, c.maxID, err.code, err.why)
+	c.phase = closing
+	c.depart()
+	c.flush()
+}
+
+// depart tells the exchanges that their client is gone. The lock is held; nothing that is called blocks.
+func (c *serverConn) depart() {
+	for _, st := range c.streams {
+		st.close(!c.forced.Load())
+	}
 }
 
 // Drain lets the connection end: at once what is idle, after its streams what is not; gently, not before its next
@@ -153,79 +291,87 @@ func (c *serverConn) Drain(mode drain.Mode) {
 		return
 	}
 	c.mu.Lock()
-	open := c.open
+	defer c.mu.Unlock()
 	c.draining = true
-	c.mu.Unlock()
-	c.base.SetKeepAlivesEnabled(false)
-	if open {
-		c.goAway()
-	}
+	c.announce()
 }
-
-// goAway has the frame loop announce that no further stream is taken. It does not wait for that.
-func (c *serverConn) goAway() { _ = c.base.Shutdown(context.Background()) }
 
 // Force ends the connection from outside: what its streams wait for fails, on both sides.
 func (c *serverConn) Force() {
+	c.forced.Store(true)
 	c.mu.Lock()
-	for st := range c.streams {
-		st.guard.Ring(conn.CauseDrain)
+	for _, st := range c.streams {
+		st.x.Force()
 	}
 	c.mu.Unlock()
 	c.wire.abort.Store(true)
 	c.wire.kill()
 }
 
-// enter admits a stream; false when the connection has ended meanwhile.
-func (c *serverConn) enter(st *stream) bool {
-	c.mu.Lock()
-	if c.ended {
-		c.mu.Unlock()
-		return false
-	}
-	c.streams[st] = struct{}{}
-	c.running.Add(1)
-	c.mu.Unlock()
-	return true
-}
-
-// leave takes a stream out. On return nothing touches it any more.
-func (c *serverConn) leave(st *stream) {
-	c.srv.clock.Remove(st)
-	c.mu.Lock()
-	delete(c.streams, st)
-	c.mu.Unlock()
-	st.resetting.Wait()
-	c.running.Done()
-}
-
-// judge counts a stream that has ended, and ends the connection of a client that has taken back too many.
-func (c *serverConn) judge(takenBack bool) {
-	switch {
-	case !takenBack:
-		if c.takenBack.Add(-1) < 0 {
-			c.takenBack.Add(1)
-		}
-	case c.takenBack.Add(1) == c.bearable:
-		c.goAway()
-	}
-}
-
-// end waits for the streams. Their clients are gone, which the clock's next visit tells them.
+// end waits for the streams, whose clients are gone.
 func (c *serverConn) end() {
 	c.mu.Lock()
 	c.ended = true
+	c.phase = closing
+	c.depart()
+	c.retire()
 	c.mu.Unlock()
+	c.wire.kill()
+	for _, st := range c.reader.fresh {
+		c.leave(st)
+		st.recycle()
+	}
 	c.running.Wait()
+}
+
+// judge counts a stream that has ended, and ends the connection of a client that has taken back too many. The lock is
+// held.
+func (c *serverConn) judge(takenBack bool) {
+	switch {
+	case !takenBack:
+		c.taken = max(0, c.taken-1)
+	default:
+		if c.taken++; c.taken == resetsBorne*c.set.MaxStreams {
+			c.finalize(true)
+		}
+	}
+}
+
+// record has a connection that ended for a flood recorded, as a request that was refused.
+func (c *serverConn) record(err *connError) {
+	set := c.srv.settings.Load()
+	r, ok := set.Handler.(exchange.Refuser)
+	if !ok {
+		return
+	}
+	st := newStream(c, 0)
+	st.begin()
+	e := exchange.Reject(429, exchange.CodeFlood, "Too many frames")
+	e.Err = err
+	r.Refuse(&st.x, e)
+	st.recycle()
 }
 
 // OnTick is the clock's visit.
 func (c *serverConn) OnTick(k *conn.Clock) int {
 	k.Expire(&c.wait)
+	k.Expire(&c.stall)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timeUp.Swap(false) {
+		c.expired()
+	}
+	for _, st := range c.streams {
+		st.onTick(k)
+	}
+	if !c.used && len(c.streams) == 0 {
+		c.retire()
+	}
+	c.used = false
 	return -1
 }
 
-// OnDeparted is never called: the frame loop always reads, and so sees a client leave.
+// OnDeparted is never called: the reader always reads, and so sees a client leave.
 func (c *serverConn) OnDeparted() {}
 
 // Slot is the clock's.

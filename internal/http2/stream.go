@@ -1,91 +1,101 @@
 package http2
 
 import (
-	"context"
 	"errors"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
-// responseWriter is what the frame loop gives a handler.
-type responseWriter interface {
-	http.ResponseWriter
-	FlushError() error
-	SetReadDeadline(time.Time) error
-	SetWriteDeadline(time.Time) error
-}
-
-// stream is one exchange on its way over a connection. Its goroutine owns everything but the atomics and the alarms.
+// stream is one exchange on its way over a connection. Its goroutine owns everything but the atomics, the alarms and
+// what the connection's lock guards. The reader fills in the request before that goroutine begins.
 type stream struct {
-	c    *serverConn
-	set  *Settings
-	w    responseWriter
-	r    *http.Request
-	ctx  context.Context // ends when the stream is closed, by either side
-	x    exchange.Exchange
-	slot conn.ClockSlot
+	c   *serverConn
+	set *Settings
+	id  uint32
+	x   exchange.Exchange
 
 	guard conn.Alarm // what the exchange waits for upstream
 	read  conn.Alarm // a request body that does not go on
 	write conn.Alarm // a client that takes nothing
 
-	block []byte   // the request head as HTTP/1.1 spells it
-	names []string // of its fields, sorted
+	block     []byte          // the request head as HTTP/1.1 spells it
+	refused   *exchange.Error // what the head is refused with; nil: it is not
+	malformed bool            // the stream is reset behind the answer (RFC 9113 §8.1.1)
 
-	body requestBody
-	resp response
+	resp     response
+	timed    bool        // the write alarm is armed
+	timedOut atomic.Bool // it has fired
+	sendWake chan struct{}
+	readWake chan struct{}
 
-	ours      atomic.Bool    // the stream was reset by us: its end is not the client's departure
-	resetting sync.WaitGroup // the order to reset it, on its way to the frame loop
+	// guarded by the connection's lock
+	body        requestBody
+	window      int64 // what may be sent
+	want        int   // what the stream is in the queue for
+	queued      bool
+	turn        bool // taken out of the queue, to send
+	headSent    bool
+	ended       bool // our end of the stream is out
+	remoteEnded bool // the client's has come
+	closed      bool // reset, by either side, or the connection is gone
+	takenBack   bool // reset by the client before our end was out
+	counted     bool // among the active ones
 }
 
-var streamPool = sync.Pool{New: func() any { return new(stream) }}
+var streamPool = sync.Pool{New: func() any {
+	return &stream{sendWake: make(chan struct{}, 1), readWake: make(chan struct{}, 1)}
+}}
 
 // maxPooledBlock keeps an unusually large head from staying in the pool.
 const maxPooledBlock = 16 << 10
 
-// ServeHTTP serves one stream; the frame loop calls it on a goroutine of its own.
-func (c *serverConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rw, ok := w.(responseWriter)
-	if !ok {
-		panic(http.ErrAbortHandler)
-	}
+// newStream fetches a stream.
+func newStream(c *serverConn, id uint32) *stream {
 	st := streamPool.Get().(*stream)
-	st.c, st.set, st.w, st.r, st.ctx = c, c.srv.settings.Load(), rw, r, r.Context()
-	if !c.enter(st) {
+	st.c, st.id, st.set = c, id, c.srv.settings.Load()
+	st.guard.Bind(c.srv.clock)
+	st.read.Bind(c.srv.clock)
+	st.write.Bind(c.srv.clock)
+	q := &st.x.Request
+	q.Protocol, q.TLS = exchange.HTTP2, c.info.TLS != nil
+	q.Method, q.Target, q.Path, q.Query, q.Host, q.Upgrade = nil, nil, nil, nil, nil, nil
+	q.Expect, q.ContentLength = false, 0
+	q.Fields.Reset(nil)
+	return st
+}
+
+// begin opens the exchange; the request's head has been taken in.
+func (st *stream) begin() { st.x.Begin(st, &st.guard, st.c.info, time.Now()) }
+
+// run serves the stream to its end, on a goroutine of its own meanwhile.
+func (st *stream) run() {
+	c := st.c
+	sound := st.serve()
+	st.guard.Disarm()
+	c.leave(st)
+	if sound {
 		st.recycle()
-		panic(http.ErrAbortHandler)
-	}
-	whole := st.serve()
-	st.recycle()
-	if !whole {
-		panic(http.ErrAbortHandler) // the frame loop's way to reset a stream; it neither logs nor passes it on
 	}
 }
 
-// serve runs the exchange and tells whether its response is whole.
-func (st *stream) serve() bool {
-	defer st.c.leave(st)
-	x := &st.x
-	bad := st.fill()
-	x.Begin(st, &st.guard, st.c.info, time.Now())
-	st.c.srv.clock.Add(st) // not before: a visit may end the exchange
-	if bad == nil {
-		bad = precheck(&x.Request)
+// serve runs the exchange. A panic ends this exchange only; who has a log writes it down before it comes here.
+func (st *stream) serve() (sound bool) {
+	defer func() { _ = recover() }()
+	if st.refused == nil {
+		st.refused = precheck(&st.x.Request)
 	}
-	if bad != nil {
-		st.refuse(bad)
-	} else if err := st.set.Handler.Serve(x); err != nil {
-		x.Fail(err)
+	if st.refused != nil {
+		st.refuse(st.refused)
+	} else if err := st.set.Handler.Serve(&st.x); err != nil {
+		st.x.Fail(err)
 	}
-	st.guard.Disarm()
-	st.c.judge(st.gone() && !st.ours.Load() && !st.resp.done)
-	return st.resp.done && !st.resp.aborted && st.resp.err == nil
+	return true
 }
 
 // refuse lets the handler see a request that the engine refuses, so that it is recorded like every other.
@@ -108,42 +118,110 @@ func precheck(r *exchange.Request) *exchange.Error {
 	return nil
 }
 
-// recycle makes the stream ready for another exchange. A handler that panics never gets here.
+// leave ends a stream whose exchange is over. On return nothing touches it any more.
+func (c *serverConn) leave(st *stream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !st.closed && c.phase != closing {
+		switch {
+		case !st.ended && st.malformed && st.resp.done:
+			c.reset(st, http2.ErrCodeProtocol)
+		case !st.ended:
+			c.reset(st, http2.ErrCodeInternal)
+		case !st.remoteEnded: // the answer is whole, the rest of the request not wanted (RFC 9113 §8.1)
+			c.reset(st, http2.ErrCodeNo)
+		}
+	}
+	st.uncount()
+	st.dropBody()
+	delete(c.streams, st.id)
+	c.judge(st.takenBack)
+	if len(c.streams) == 0 && c.phase == open {
+		c.await(c.set.KeepAliveTimeout)
+	}
+	c.settle()
+}
+
+// reset sends RST_STREAM. The lock is held.
+func (c *serverConn) reset(st *stream, code http2.ErrCode) {
+	o := c.buffer()
+	o.b = appendReset(o.b, st.id, code)
+	c.resets.add(st.id, resetsKept*c.set.MaxStreams)
+	st.closed = true
+	c.flush()
+}
+
+// resetsKept is how many times MaxStreams of the streams that we have reset are remembered.
+const resetsKept = 2
+
+// uncount takes the stream out of those whose number is limited. The lock is held.
+func (st *stream) uncount() {
+	if st.counted {
+		st.counted = false
+		st.c.active--
+	}
+}
+
+// end notes that our end of the stream is out. The lock is held.
+func (st *stream) end() {
+	st.ended = true
+	if st.remoteEnded {
+		st.uncount()
+	}
+}
+
+// close notes that the client has reset the stream, or its connection is gone; departed tells the exchange. The lock is
+// held; nothing that is called blocks.
+func (st *stream) close(departed bool) {
+	st.closed = true
+	if departed && !st.ended {
+		st.x.Depart()
+	}
+	signal(st.sendWake)
+	signal(st.readWake)
+}
+
+// sendable reports whether more can be sent. The lock is held.
+func (st *stream) sendable() bool {
+	return !st.closed && !st.timedOut.Load() && st.c.phase != closing
+}
+
+// recycle makes the stream ready for another exchange. One whose handler has panicked never gets here.
 func (st *stream) recycle() {
-	st.body.free()
-	st.body.reset()
-	st.resp = response{}
-	st.ours.Store(false)
-	clear(st.names)
-	st.c, st.set, st.w, st.r, st.ctx = nil, nil, nil, nil, nil
+	st.body.clear()
+	st.resp = response{scratch: st.resp.scratch[:0]}
 	if cap(st.block) > maxPooledBlock {
 		st.block = nil
 	}
+	if cap(st.resp.scratch) > maxPooledBlock {
+		st.resp.scratch = nil
+	}
+	st.timed = false
+	st.timedOut.Store(false)
+	for _, ch := range [...]chan struct{}{st.sendWake, st.readWake} {
+		select {
+		case <-ch:
+		default:
+		}
+	}
+	st.c, st.set, st.refused, st.malformed = nil, nil, nil, false
+	st.queued, st.turn, st.headSent, st.ended, st.remoteEnded = false, false, false, false, false
+	st.closed, st.takenBack, st.counted = false, false, false
 	streamPool.Put(st)
 }
 
-// gone reports whether the stream has been closed.
-func (st *stream) gone() bool { return st.ctx.Err() != nil }
-
-// OnTick is the clock's visit. A closed stream is a client that left, whatever the exchange waits on.
-func (st *stream) OnTick(k *conn.Clock) int {
+// onTick is the clock's visit, with the connection's lock held.
+func (st *stream) onTick(k *conn.Clock) {
 	k.Expire(&st.guard)
 	k.Expire(&st.read)
 	k.Expire(&st.write)
-	if st.gone() && !st.ours.Load() {
-		st.x.Depart()
+	if st.c.forced.Load() { // again: a wait that began around the first time would go on
+		st.x.Force()
 	}
-	return -1
 }
 
-// OnDeparted is never called.
-func (st *stream) OnDeparted() {}
-
-// Slot is the clock's.
-func (st *stream) Slot() *conn.ClockSlot { return &st.slot }
-
-// Abort ends the exchange with a reset.
-func (st *stream) Abort() { st.resp.aborted = true }
+// Abort leaves the response as it is: a stream that is left before its end is out is reset.
+func (st *stream) Abort() {}
 
 // Takeover fails: a stream cannot be given away.
 func (st *stream) Takeover() (conn.Conn, error) {

@@ -1,9 +1,7 @@
 package http2
 
 import (
-	"crypto/tls"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// wire is a connection as the frame loop uses it: read by one goroutine, written by another, closed by a third. A
+// wire is a connection as its goroutines use it: read by one, written by another, made to fail by any. A
 // kernel connection must not be closed while it is written, since its descriptor's number may belong to somebody else
 // the next moment, and TLS may write during a read; wire makes what is pending fail and closes once nothing is.
 type wire struct {
@@ -20,24 +18,14 @@ type wire struct {
 	reading sync.Mutex // held during a read; guards prefix
 	prefix  []byte     // read first
 
-	deadlines sync.Mutex // guards setting deadlines against kill
-	dead      atomic.Bool
-	abort     atomic.Bool // close with a reset
+	dead  atomic.Bool
+	abort atomic.Bool // close with a reset
 
 	writing sync.Mutex // held during a write; guards closed
 	closed  bool
 }
 
 func newWire(c conn.Conn, prefix []byte) *wire { return &wire{Conn: c, prefix: prefix} }
-
-// secure is a wire under TLS; the frame loop refuses ciphers that HTTP/2 prohibits.
-type secure struct {
-	*wire
-	state *tls.ConnectionState
-}
-
-// ConnectionState describes the session.
-func (s secure) ConnectionState() tls.ConnectionState { return *s.state }
 
 // Read returns the prefix, then what the connection has.
 func (w *wire) Read(b []byte) (int, error) {
@@ -68,8 +56,6 @@ var longAgo = time.Unix(1, 0)
 
 // kill makes pending and later reads and writes fail, for good. It does not block.
 func (w *wire) kill() {
-	w.deadlines.Lock()
-	defer w.deadlines.Unlock()
 	w.dead.Store(true)
 	_ = w.Conn.SetDeadline(longAgo)
 }
@@ -91,28 +77,15 @@ func (w *wire) Close() error {
 	return w.Conn.Close()
 }
 
-// SetDeadline sets both deadlines, unless the wire is dead.
-func (w *wire) SetDeadline(t time.Time) error { return w.deadline(w.Conn.SetDeadline, t) }
-
-// SetReadDeadline sets the deadline of reads, unless the wire is dead.
-func (w *wire) SetReadDeadline(t time.Time) error { return w.deadline(w.Conn.SetReadDeadline, t) }
-
-// SetWriteDeadline sets the deadline of writes, unless the wire is dead.
-func (w *wire) SetWriteDeadline(t time.Time) error { return w.deadline(w.Conn.SetWriteDeadline, t) }
-
-func (w *wire) deadline(set func(time.Time) error, t time.Time) error {
-	w.deadlines.Lock()
-	defer w.deadlines.Unlock()
-	if w.dead.Load() {
-		return os.ErrDeadlineExceeded
+// closeWrite tells the client that nothing follows. It waits for no acknowledgement.
+func (w *wire) closeWrite() {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if c, ok := w.Conn.(conn.CloseWriter); ok && !w.dead.Load() && c.CloseWrite() == nil {
+		return
 	}
-	return set(t)
+	w.kill()
 }
 
-// RemoteAddr is the peer's address; the frame loop prints it and cannot do without.
-func (w *wire) RemoteAddr() net.Addr {
-	if a := w.Conn.RemoteAddr(); a != nil {
-		return a
-	}
-	return &net.TCPAddr{}
-}
+// Interrupt is the alarm of a write that makes no progress.
+func (w *wire) Interrupt() { w.kill() }

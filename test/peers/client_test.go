@@ -134,3 +134,18 @@ func TestPython(t *testing.T) {
 	}
 	s.empty(t)
 }
+
+// TestNodeHTTP2 runs Node's HTTP/2 client, which stands on nghttp2, over TLS and in clear text.
+func TestNodeHTTP2(t *testing.T) {
+	t.Parallel()
+	node := gatewaytest.Peer(t, "node")
+	s := serve(t, "http://"+startEcho(t))
+	for name, url := range map[string]string{"h2c": "http://" + s.clear, "h2 over tls": "https://" + s.tls} {
+		t.Run(name, func(t *testing.T) {
+			out := command(t, node, filepath.Join("testdata", "http2.mjs"), url, s.certFile)
+			if n := strings.Count(out, "ok "); n != 9 {
+				t.Errorf("%d checks were made:\n%s", n, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package http2
+
+import (
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// Response heads are encoded without any state: names of the static table by their index, everything else as literals
+// that are not indexed (RFC 7541 §6.2.2). That needs no table that streams would have to share, nor an order of blocks.
+
+// noTable tells the client, in front of the connection's first block, that its table stays empty (RFC 7541 §4.2).
+const noTable = 0x20
+
+// continueBlock is the block of 100 (Continue).
+var continueBlock = []byte("\x08\x03100")
+
+// staticNames are the names of the static table (RFC 7541 appendix A) that a response may have.
+var staticNames = map[string]byte{
+	"accept-ranges": 18, "access-control-allow-origin": 20, "age": 21, "allow": 22, "cache-control": 24,
+	"content-disposition": 25, "content-encoding": 26, "content-language": 27, "content-length": 28, "content-location": 29,
+	"content-range": 30, "content-type": 31, "date": 33, "etag": 34, "expires": 36, "last-modified": 44, "link": 45,
+	"location": 46, "proxy-authenticate": 48, "refresh": 52, "retry-after": 53, "server": 54, "set-cookie": 55,
+	"strict-transport-security": 56, "vary": 59, "via": 60, "www-authenticate": 61,
+}
+
+const (
+	indexStatus        = 8
+	indexContentLength = 28
+)
+
+// unsent are the fields that never go into a response: HTTP/2 has none of connection and framing (RFC 9113 §8.2.2).
+var unsent = exchange.SetOf(exchange.FieldConnection, exchange.FieldContentLength, exchange.FieldTransferEncoding, exchange.FieldKeepAlive,
+	exchange.FieldUpgrade, exchange.FieldProxyConnection, exchange.FieldTE, exchange.FieldTrailer, exchange.FieldHTTP2Settings)
+
+// appendStatus appends :status.
+func appendStatus(b []byte, status int) []byte {
+	switch status {
+	case 200:
+		return append(b, 0x80|8)
+	case 204:
+		return append(b, 0x80|9)
+	case 206:
+		return append(b, 0x80|10)
+	case 304:
+		return append(b, 0x80|11)
+	case 400:
+		return append(b, 0x80|12)
+	case 404:
+		return append(b, 0x80|13)
+	case 500:
+		return append(b, 0x80|14)
+	}
+	return strconv.AppendInt(append(b, indexStatus, 3), int64(status), 10)
+}
+
+// appendLength appends content-length.
+func appendLength(b []byte, n int64) []byte {
+	var digits [20]byte
+	return appendString(appendIndex(b, indexContentLength), strconv.AppendInt(digits[:0], n, 10))
+}
+
+// appendFields appends fields, names in lower case.
+func appendFields(b []byte, f *exchange.Fields) []byte {
+	for name, value := range f.All() {
+		if !unsent.Has(exchange.KnownField(name)) {
+			b = appendField(b, name, value)
+		}
+	}
+	return b
+}
+
+func appendField(b, name, value []byte) []byte {
+	at := len(b)
+	b = appendInt(append(b, 0), len(name), 0x7f)
+	text := len(b)
+	for _, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		b = append(b, c)
+	}
+	if i, ok := staticNames[string(b[text:])]; ok {
+		b = appendIndex(b[:at], i)
+	}
+	return appendString(b, value)
+}
+
+// appendIndex appends the begin of a literal whose name stands in the static table.
+func appendIndex(b []byte, i byte) []byte {
+	if i < 15 {
+		return append(b, i)
+	}
+	return append(b, 15, i-15)
+}
+
+func appendString(b, s []byte) []byte { return append(appendInt(b, len(s), 0x7f), s...) }
+
+// appendInt appends a number with a prefix of the bits of mask (RFC 7541 §5.1).
+func appendInt(b []byte, n, mask int) []byte {
+	if n < mask {
+		return append(b, byte(n))
+	}
+	b = append(b, byte(mask))
+	for n -= mask; n >= 0x80; n >>= 7 {
+		b = append(b, byte(n)|0x80)
+	}
+	return append(b, byte(n))
+}

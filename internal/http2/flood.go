@@ -1,0 +1,62 @@
+package http2
+
+import (
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Budgets of frames that cost work and bring nothing. Each is a number at once and a number a second after that; who
+// spends more is answered with ENHANCE_YOUR_CALM.
+const (
+	idleBurst   = 1000 // PING, SETTINGS, PRIORITY, empty DATA and CONTINUATION, frames of unknown types
+	idleRate    = 100
+	updateBurst = 1000 // WINDOW_UPDATE, beside those that each DATA frame sent and each stream opened entitle to
+	updateRate  = 100
+	perData     = 8
+	perStream   = 4
+	faultRate   = 10 // streams refused, malformed or opened after GOAWAY; resetsBorne times MaxStreams at once
+)
+
+// resetsBorne is how many times MaxStreams a client may take back more streams than it sees through. Then it has to come
+// again over a new connection, so that the work that it causes for nothing has a bound (CVE-2023-44487).
+const resetsBorne = 4
+
+// maxContinuations bounds the frames of one field block (CVE-2024-27316); its bytes are bounded by the settings.
+const maxContinuations = 64
+
+// budget is one of them. Time is looked at only when the number at once is used up.
+type budget struct {
+	left, burst int
+	rate        int // a second
+	since       time.Time
+}
+
+func newBudget(burst, rate int) budget {
+	return budget{left: burst, burst: burst, rate: rate, since: time.Now()}
+}
+
+// spend takes n; false when that is more than there is.
+func (b *budget) spend(n int) bool {
+	if b.left < n {
+		now := time.Now()
+		more := int(min(now.Sub(b.since), time.Hour) * time.Duration(b.rate) / time.Second)
+		if more == 0 {
+			return false
+		}
+		b.left, b.since = min(b.left+more, b.burst), now
+		if b.left < n {
+			return false
+		}
+	}
+	b.left -= n
+	return true
+}
+
+// earn adds n for useful work.
+func (b *budget) earn(n int) { b.left = min(b.left+n, b.burst) }
+
+// flood is the end of a connection whose client sends too much of what.
+func flood(what string) *connError {
+	return &connError{http2.ErrCodeEnhanceYourCalm, "too many " + what}
+}

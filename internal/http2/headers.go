@@ -1,0 +1,250 @@
+package http2
+
+import (
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// fieldBlock is the field block being received: HEADERS and its CONTINUATIONs (RFC 9113 §4.3). Whatever becomes of it,
+// all of it is decoded, since the client's table depends on that.
+type fieldBlock struct {
+	open    bool // END_HEADERS has not come
+	id      uint32
+	end     bool // END_STREAM
+	kind    blockKind
+	frames  int // CONTINUATIONs
+	encoded int // bytes
+	decoded int // bytes of the field list (RFC 9113 §10.5.1)
+	bad     string
+	head    requestHead
+	fields  []hpack.HeaderField // of trailers
+	count   int
+}
+
+type blockKind uint8
+
+const (
+	ignoredBlock blockKind = iota
+	requestBlock
+	trailerBlock
+)
+
+// listLimit is how large a field list is decoded: twice the limit and the 32 bytes a field that only HTTP/2 counts, so
+// that what is not far too large is held against the limit itself.
+func (s *Settings) listLimit() int { return 2*s.MaxHeaderBytes + 32*s.MaxHeaders }
+
+// onHeaders begins a field block.
+func (c *serverConn) onHeaders(f *frame) *connError {
+	if f.id%2 == 0 {
+		return protocolError("HEADERS on a stream that no client opens")
+	}
+	if err := f.unpad(); err != nil {
+		return err
+	}
+	if err := f.unprioritize(); err != nil {
+		return err
+	}
+	b := &c.reader.block
+	b.open, b.id, b.end, b.bad = true, f.id, f.flags&flagEnd != 0, ""
+	b.frames, b.encoded, b.decoded, b.count = 0, 0, 0, 0
+	kind, err := c.place(b)
+	if err != nil {
+		return err
+	}
+	if b.kind = kind; kind == requestBlock {
+		b.head.reset(newStream(c, f.id), f.flags&flagEnd != 0)
+	}
+	return c.decode(f)
+}
+
+// place finds out what the block is for.
+func (c *serverConn) place(b *fieldBlock) (blockKind, *connError) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := &c.reader
+	if b.id > c.maxID {
+		refused := c.active >= c.set.MaxStreams || len(c.streams) >= 2*c.set.MaxStreams
+		if (refused || c.phase >= final) && !r.faults.spend(1) {
+			return 0, flood("streams")
+		}
+		if c.phase >= final {
+			return ignoredBlock, nil
+		}
+		c.maxID = b.id
+		if refused {
+			c.refuse(b.id, http2.ErrCodeRefusedStream)
+			return ignoredBlock, nil
+		}
+		c.updates.earn(perStream)
+		return requestBlock, nil
+	}
+	st := c.streams[b.id]
+	if st == nil || st.closed || st.remoteEnded {
+		return ignoredBlock, c.late(b.id, st)
+	}
+	if !b.end {
+		b.bad = "trailers do not end the stream"
+	}
+	return trailerBlock, nil
+}
+
+// refuse resets a stream that was not opened. The lock is held.
+func (c *serverConn) refuse(id uint32, code http2.ErrCode) {
+	o := c.buffer()
+	o.b = appendReset(o.b, id, code)
+	c.resets.add(id, resetsKept*c.set.MaxStreams)
+	c.flush()
+}
+
+// onContinuation goes on with a field block.
+func (c *serverConn) onContinuation(f *frame) *connError {
+	b := &c.reader.block
+	if !b.open {
+		return protocolError("CONTINUATION of nothing")
+	}
+	if b.frames++; b.frames > maxContinuations || len(f.payload) == 0 && !c.reader.idle.spend(1) {
+		return flood("CONTINUATION frames")
+	}
+	return c.decode(f)
+}
+
+// decode decodes a part of the block.
+func (c *serverConn) decode(f *frame) *connError {
+	b, dec := &c.reader.block, c.reader.dec
+	if b.encoded += len(f.payload); b.encoded > 2*c.set.listLimit() {
+		return flood("bytes in a field block")
+	}
+	if _, err := dec.Write(f.payload); err != nil {
+		return &connError{http2.ErrCodeCompression, err.Error()}
+	}
+	if f.flags&flagEndHeaders == 0 {
+		return nil
+	}
+	b.open = false
+	if err := dec.Close(); err != nil {
+		return &connError{http2.ErrCodeCompression, err.Error()}
+	}
+	dec.SetEmitEnabled(true)
+	switch b.kind {
+	case requestBlock:
+		return c.openStream(b)
+	case trailerBlock:
+		return c.endStream(b)
+	}
+	return nil
+}
+
+// field takes one decoded field.
+func (c *serverConn) field(f hpack.HeaderField) {
+	b := &c.reader.block
+	b.decoded += int(f.Size())
+	large := b.decoded > c.set.listLimit()
+	if large {
+		c.reader.dec.SetEmitEnabled(false)
+	}
+	switch {
+	case b.kind == requestBlock && large:
+		b.head.refuse(tooLarge)
+	case b.kind == requestBlock:
+		b.head.field(f)
+	case b.kind == trailerBlock && b.bad == "":
+		b.trailer(f, large)
+	}
+}
+
+// openStream has the request begin that the block is the head of.
+func (c *serverConn) openStream(b *fieldBlock) *connError {
+	st := b.head.st
+	b.head.finish()
+	if b.head.bad != "" {
+		st.recycle()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.reader.faults.spend(1) {
+			return flood("malformed requests")
+		}
+		c.refuse(b.id, http2.ErrCodeProtocol)
+		return nil
+	}
+	st.begin()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st.window = c.firstWindow
+	st.body.declared, st.body.receive = b.head.length, streamWindow
+	if st.remoteEnded = b.end; b.end {
+		st.endBody(false)
+	}
+	st.counted = true
+	c.active++
+	c.streams[b.id] = st
+	if len(c.streams) == 1 && c.phase == open {
+		c.await(0)
+	}
+	c.reader.fresh = append(c.reader.fresh, st)
+	return nil
+}
+
+// maxTrailers bounds the fields behind a request body.
+const maxTrailers = 64
+
+// forbiddenTrailer are the known fields that a trailer section may not hold, beside those that HTTP forbids there: they
+// frame, route or authenticate (RFC 9110 §6.5.1).
+var forbiddenTrailer = exchange.SetOf(exchange.FieldHost, exchange.FieldContentLength, exchange.FieldExpect, exchange.FieldForwarded,
+	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
+	exchange.FieldXRealIP, exchange.FieldXRequestID, exchange.FieldUnderscored, exchange.FieldContentType, exchange.FieldAuthorization,
+	exchange.FieldCookie)
+
+// trailer takes a field behind the body. What breaks the protocol resets the stream; what we refuse fails the body.
+func (b *fieldBlock) trailer(f hpack.HeaderField, large bool) {
+	switch {
+	case !lowerName(f.Name) || !fieldValue(f.Value) || !httpguts.ValidTrailerHeader(f.Name):
+		b.bad = "malformed trailer"
+	case large || b.count >= maxTrailers:
+		b.count = maxTrailers + 1
+	default:
+		b.count++
+		b.fields = append(b.fields, f)
+	}
+}
+
+// endStream ends the body that the block's trailers are behind.
+func (c *serverConn) endStream(b *fieldBlock) *connError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { clear(b.fields); b.fields = b.fields[:0] }()
+	st := c.streams[b.id]
+	switch {
+	case st == nil || st.closed:
+		return nil
+	case b.bad != "":
+		return c.fault(st, http2.ErrCodeProtocol)
+	}
+	if why := b.refusedTrailer(); why != "" && st.body.err == nil {
+		st.body.err = badBody(why)
+	} else if st.body.err == nil {
+		for _, f := range b.fields {
+			st.x.Request.Trailers.Add(f.Name, f.Value)
+		}
+	}
+	st.endBody(len(b.fields) > 0)
+	return nil
+}
+
+// refusedTrailer says what is wrong with the trailers; "" nothing.
+func (b *fieldBlock) refusedTrailer() string {
+	if b.count > maxTrailers {
+		return "too many trailers"
+	}
+	for _, f := range b.fields {
+		if id := exchange.KnownField([]byte(f.Name)); id.HopByHop() || forbiddenTrailer.Has(id) {
+			return "trailer " + f.Name + " is not allowed"
+		}
+		if !exchange.ValidValue(f.Value) {
+			return "malformed trailer"
+		}
+	}
+	return ""
+}

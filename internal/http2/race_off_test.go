@@ -1,0 +1,5 @@
+//go:build !race
+
+package http2_test
+
+const raceEnabled = false
