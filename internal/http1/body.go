@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -20,8 +21,11 @@ type requestBody struct {
 	br, bw   int // bytes read beyond the connection's own buffer
 	done     atomic.Bool
 	err      error
-	patience time.Duration // for the next bytes
-	begun    atomic.Bool   // somebody reads the body, maybe another goroutine: only done may be looked at
+	patience time.Duration     // for the next bytes
+	step     func(fd int) bool // of a raw connection, made once; it reads n bytes or fails with errno
+	n        int
+	errno    syscall.Errno
+	begun    atomic.Bool // somebody reads the body, maybe another goroutine: only done may be looked at
 	stop     atomic.Bool
 }
 
@@ -140,9 +144,8 @@ func (c *serverConn) takeBody() (p []byte, ok bool, err error) {
 	return p, len(p) > 0, nil
 }
 
-// fillBody waits for more of the body.
-func (c *serverConn) fillBody() error {
-	b := &c.body
+// space is where body bytes are read to.
+func (b *requestBody) space() []byte {
 	if b.bufp == nil {
 		b.bufp = bigPool.Get().(*[]byte)
 	}
@@ -150,11 +153,23 @@ func (c *serverConn) fillBody() error {
 	if !b.chunked && int64(len(space)) > b.rest {
 		space = space[:b.rest] // never into the next request
 	}
+	return space
+}
+
+// fillBody waits for more of the body.
+func (c *serverConn) fillBody() error {
+	b := &c.body
 	if b.stop.Load() {
 		return errBodyStopped
 	}
 	c.wait.Arm(c.reads, b.patience)
-	n, err := c.c.Read(space)
+	var n int
+	var err error
+	if c.raw != nil {
+		n, err = c.readBodyRaw()
+	} else {
+		n, err = c.c.Read(b.space())
+	}
 	cause := c.settle()
 	b.br, b.bw = 0, n
 	switch {

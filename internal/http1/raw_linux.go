@@ -1,6 +1,8 @@
 package http1
 
 import (
+	"io"
+	"os"
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -61,4 +63,32 @@ func (c *serverConn) tryRead(b []byte) int {
 		return 0
 	}
 	return n
+}
+
+// readBodyRaw waits for body bytes without a buffer in hand: many clients may send slowly.
+func (c *serverConn) readBodyRaw() (int, error) {
+	b := &c.body
+	if b.step == nil {
+		b.step = c.bodyStep
+	}
+	if err := c.raw.Loop(b.step); err != nil {
+		return 0, err
+	}
+	switch {
+	case b.errno != 0:
+		return 0, os.NewSyscallError("read", b.errno)
+	case b.n == 0:
+		return 0, io.EOF
+	}
+	return b.n, nil
+}
+
+// bodyStep is called when body bytes may have arrived.
+func (c *serverConn) bodyStep(fd int) bool {
+	b := &c.body
+	if b.n, b.errno = conn.TryRead(fd, b.space()); b.errno == syscall.EAGAIN {
+		b.free()
+		return false
+	}
+	return true
 }

@@ -22,3 +22,5 @@ func rawOf(conn.Conn) raw { return nil }
 func (c *serverConn) step(int) bool { return true }
 
 func (c *serverConn) tryRead([]byte) int { return 0 }
+
+func (c *serverConn) readBodyRaw() (int, error) { return 0, nil }

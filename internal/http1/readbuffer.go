@@ -73,8 +73,7 @@ func (c *ClientConn) unshare() {
 	switch {
 	case c.in.shared == nil:
 	case c.phase == stepBody:
-		c.fields.Rebase(c.in.unshare(c.headAt, c.headAt+c.head.end))
-		c.in.buf, c.bodyAt = nil, 0
+		c.keepHead()
 	default: // part of a head, or a head that is the last one and what came behind it
 		c.in.unshare(c.r, c.w)
 		c.r, c.w = 0, c.w-c.r
@@ -84,9 +83,17 @@ func (c *ClientConn) unshare() {
 
 // bodySpace is where body bytes are read to: behind the head, as long as that lies in a shared buffer.
 func (c *ClientConn) bodySpace() []byte {
-	if c.in.buf != nil && len(c.in.buf)-c.bodyAt < minBodyRead {
-		c.fields.Rebase(c.in.unshare(c.headAt, c.headAt+c.head.end))
-		c.in.buf, c.bodyAt = nil, 0
+	if c.bodyAt > 0 && len(c.in.buf)-c.bodyAt < minBodyRead {
+		c.keepHead()
 	}
 	return c.in.room(c.bodyAt, 1, c.raw != nil)
+}
+
+// keepHead gives the buffer up in which body bytes are read. If the head is still in it, that is kept.
+func (c *ClientConn) keepHead() {
+	if c.bodyAt > 0 {
+		c.fields.Rebase(c.in.unshare(c.headAt, c.headAt+c.head.end))
+		c.bodyAt = 0
+	}
+	c.in.giveBack()
 }
