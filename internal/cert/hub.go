@@ -185,10 +185,15 @@ func (h *Hub) Activate(authority string) error {
 	return h.rotate(authority, (*Authority).Activate, h.renew)
 }
 
-// Retire ends the trust in the old CA. Certificates that it has signed end with it: their holders must have read what
-// Activate wrote. See Authority.Retire.
+// Retire ends the trust in the old CA, once all that it has signed has ended. See Authority.Retire.
 func (h *Hub) Retire(authority string) error {
 	return h.rotate(authority, (*Authority).Retire, h.renew)
+}
+
+// Distrust ends the trust in the old CA at once. Who has not read what Activate wrote is not believed any more. See
+// Authority.Distrust.
+func (h *Hub) Distrust(authority string) error {
+	return h.rotate(authority, (*Authority).Distrust, h.renew)
 }
 
 // rotate makes a step and lets the mounts follow. A mount that could not is retried by Run.

@@ -77,7 +77,7 @@ func TestHubFiles(t *testing.T) {
 		t.Errorf("a mount of trust alone has a credential: %v", err)
 	}
 	for range 3 {
-		for _, step := range []func(string) error{h.Add, h.Activate, h.Retire} {
+		for _, step := range []func(string) error{h.Add, h.Activate, h.Distrust} {
 			if err := step(cert.WorkloadAuthority); err != nil {
 				t.Fatal(err)
 			}
@@ -87,6 +87,14 @@ func TestHubFiles(t *testing.T) {
 		t.Error("a rotation did not swap the link")
 	}
 	checkModes(t, dir)
+	for _, step := range []func(string) error{h.Add, h.Activate} {
+		if err := step(cert.WorkloadAuthority); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.Retire(cert.WorkloadAuthority); !errors.Is(err, cert.ErrInUse) {
+		t.Errorf("retiring what has signed certificates of a day: %v", err)
+	}
 
 	// Another process opens the same authorities, and sweeps what a crash has left behind.
 	for _, name := range []string{"..0123456789abcdef", "..left"} {
@@ -323,7 +331,9 @@ func TestBundles(t *testing.T) {
 	mixed := append(other[:bytes.Index(other, []byte("-----BEGIN CERT"))], good[bytes.Index(good, []byte("-----BEGIN CERT")):]...)
 	for name, content := range map[string][]byte{
 		"empty": {}, "rubbish": []byte("rubbish"), "cut": good[:len(good)-50], "a key alone": good[:bytes.Index(good, []byte("-----BEGIN CERT"))],
-		"certificates alone": trust, "another's key": mixed, "too large": bytes.Repeat([]byte("#"), 1<<20+1),
+		"certificates alone": trust, "another's key": mixed, "the chain cut": append(bytes.Clone(good), trust[:len(trust)-50]...),
+		"a broken block": append(bytes.Clone(good), "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"...),
+		"too large":      bytes.Repeat([]byte("#"), 1<<20+1),
 	} {
 		replace("own", content)
 		if own.Leaf() != first || own.Err() == nil {
@@ -335,6 +345,8 @@ func TestBundles(t *testing.T) {
 	}
 	for name, content := range map[string][]byte{
 		"empty": {}, "rubbish": []byte("rubbish"), "a key": good, "cut": trust[:len(trust)-50],
+		"the second cut":     append(bytes.Clone(trust), trust[:len(trust)-50]...),
+		"a broken block":     append([]byte("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"), trust...),
 		"half a certificate": []byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"),
 	} {
 		replace("roots", content)
