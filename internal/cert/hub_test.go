@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,6 +35,7 @@ func openHub(t *testing.T, o cert.HubOptions) *cert.Hub {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = h.Close() }) // again, for some
 	return h
 }
 
@@ -102,12 +104,47 @@ func TestHubFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
 	again := openHub(t, cert.HubOptions{Dir: dir})
 	if !bytes.Equal(again.Authority(cert.WorkloadAuthority).Bundle(), h.Authority(cert.WorkloadAuthority).Bundle()) {
 		t.Error("opened again, the authority is another")
 	}
 	mount(t, again, "router/podidentity.podcert.ate.dev", cert.WorkloadAuthority, cert.WorkloadLeaf(routerURI, false))
 	checkModes(t, dir)
+}
+
+// Of those who open a fresh directory at the same time, one makes its authorities, and the next is welcome after it.
+func TestHubIsAlone(t *testing.T) {
+	dir := t.TempDir()
+	var hubs [8]*cert.Hub
+	var opening sync.WaitGroup
+	for i := range hubs {
+		opening.Go(func() {
+			h, err := cert.OpenHub(cert.HubOptions{Dir: dir})
+			if hubs[i] = h; (err == nil) != (h != nil) || err != nil && !errors.Is(err, cert.ErrLocked) {
+				t.Errorf("OpenHub: %v", err)
+			}
+		})
+	}
+	opening.Wait()
+	var bundle []byte
+	for _, h := range hubs {
+		if h == nil {
+			continue
+		}
+		if bundle != nil {
+			t.Fatal("two hubs have one directory")
+		}
+		bundle = h.Authority(cert.ActorAuthority).Bundle()
+		if err := h.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again := openHub(t, cert.HubOptions{Dir: dir}); bundle == nil || !bytes.Equal(again.Authority(cert.ActorAuthority).Bundle(), bundle) {
+		t.Error("the next hub has other authorities")
+	}
 }
 
 // checkModes walks the files: whoever holds a private key has mode 0600, and no directory has more than two generations.
