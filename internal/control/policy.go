@@ -80,6 +80,9 @@ func decodeEffects(e *ateapi.HttpRuleEffects) *egress.Effects {
 
 // findUnknown adds a fault for every message below m that holds fields without a name.
 func findUnknown(f *actor.Faults, at string, m protoreflect.Message) {
+	if f.Full() {
+		return
+	}
 	if raw := m.GetUnknown(); len(raw) > 0 {
 		number, _, _ := protowire.ConsumeTag(raw) // what was decoded has a tag
 		f.Add(at, "holds field %d, which is not known", number)

@@ -51,7 +51,7 @@ func TestDecodePolicy(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := egress.Compile(got); err != nil {
+	if _, err := egress.Compile(got, "demo"); err != nil {
 		t.Errorf("what was decoded does not compile: %v", err)
 	}
 }
@@ -77,7 +77,7 @@ func TestDecodePresence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := egress.Compile(p); err == nil {
+			if _, err := egress.Compile(p, "demo"); err == nil {
 				t.Error("the rule is accepted")
 			}
 		})
