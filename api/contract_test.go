@@ -116,8 +116,8 @@ func fieldType(m protoreflect.MessageDescriptor, f protoreflect.FieldDescriptor)
 	return name
 }
 
-// TestOlderPeers decodes what earlier generations send.
-func TestOlderPeers(t *testing.T) {
+// TestPeers decodes what peers send, some of them of earlier generations.
+func TestPeers(t *testing.T) {
 	// Field 5 as the single string that it was.
 	var w ateapi.WorkerAssignment
 	if err := proto.Unmarshal([]byte("\x1a\x01p\x2a\x0810.0.0.5"), &w); err != nil {
@@ -133,6 +133,14 @@ func TestOlderPeers(t *testing.T) {
 	}
 	if r.GetActor().GetAtespace() != "demo" || r.GetActor().GetName() != "a" {
 		t.Errorf("the request with boot reads %v", &r)
+	}
+	// Where a trust bundle goes and which ones it has: 2 and 3, as published.
+	var b ateapi.TrustBundleSource
+	if err := proto.Unmarshal([]byte("\x12\x02/p\x1a\x01n"), &b); err != nil {
+		t.Fatal(err)
+	}
+	if b.GetPath() != "/p" || !slices.Equal(b.GetNames(), []string{"n"}) {
+		t.Errorf("the source of a trust bundle reads %v", &b)
 	}
 	// What is not understood of a snapshot is passed on.
 	in := []byte("\x0a\x01s\x12\x02n1\x18\x01")

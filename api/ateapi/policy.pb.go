@@ -127,16 +127,16 @@ func (x *EgressPolicyTemplate) GetRules() []*EgressRule {
 }
 
 // EgressRule has exactly one of its members.
+//
+// The members are no oneof: a decoder of one keeps the last member that the bytes hold, and a rule with two, which has to
+// be refused, would pass. The bytes are the same.
 type EgressRule struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Rule:
-	//
-	//	*EgressRule_Http
-	//	*EgressRule_Https
-	//	*EgressRule_TlsPassthrough
-	Rule          isEgressRule_Rule `protobuf_oneof:"rule"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Http           *HTTPRule              `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
+	Https          *HTTPSRule             `protobuf:"bytes,2,opt,name=https,proto3" json:"https,omitempty"`
+	TlsPassthrough *TLSPassthroughRule    `protobuf:"bytes,3,opt,name=tls_passthrough,json=tlsPassthrough,proto3" json:"tls_passthrough,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EgressRule) Reset() {
@@ -169,61 +169,26 @@ func (*EgressRule) Descriptor() ([]byte, []int) {
 	return file_ateapi_policy_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *EgressRule) GetRule() isEgressRule_Rule {
-	if x != nil {
-		return x.Rule
-	}
-	return nil
-}
-
 func (x *EgressRule) GetHttp() *HTTPRule {
 	if x != nil {
-		if x, ok := x.Rule.(*EgressRule_Http); ok {
-			return x.Http
-		}
+		return x.Http
 	}
 	return nil
 }
 
 func (x *EgressRule) GetHttps() *HTTPSRule {
 	if x != nil {
-		if x, ok := x.Rule.(*EgressRule_Https); ok {
-			return x.Https
-		}
+		return x.Https
 	}
 	return nil
 }
 
 func (x *EgressRule) GetTlsPassthrough() *TLSPassthroughRule {
 	if x != nil {
-		if x, ok := x.Rule.(*EgressRule_TlsPassthrough); ok {
-			return x.TlsPassthrough
-		}
+		return x.TlsPassthrough
 	}
 	return nil
 }
-
-type isEgressRule_Rule interface {
-	isEgressRule_Rule()
-}
-
-type EgressRule_Http struct {
-	Http *HTTPRule `protobuf:"bytes,1,opt,name=http,proto3,oneof"`
-}
-
-type EgressRule_Https struct {
-	Https *HTTPSRule `protobuf:"bytes,2,opt,name=https,proto3,oneof"`
-}
-
-type EgressRule_TlsPassthrough struct {
-	TlsPassthrough *TLSPassthroughRule `protobuf:"bytes,3,opt,name=tls_passthrough,json=tlsPassthrough,proto3,oneof"`
-}
-
-func (*EgressRule_Http) isEgressRule_Rule() {}
-
-func (*EgressRule_Https) isEgressRule_Rule() {}
-
-func (*EgressRule_TlsPassthrough) isEgressRule_Rule() {}
 
 // HTTPRule allows HTTP in clear text.
 type HTTPRule struct {
@@ -548,11 +513,9 @@ type CredentialHeader struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Header string                 `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	Prefix string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Types that are valid to be assigned to Source:
-	//
-	//	*CredentialHeader_CredentialUri
-	//	*CredentialHeader_ActorJwt
-	Source        isCredentialHeader_Source `protobuf_oneof:"source"`
+	// ate-secret://<class>/<provider>/<tail>. Exactly one of this and actor_jwt; no oneof, as in EgressRule.
+	CredentialUri string          `protobuf:"bytes,3,opt,name=credential_uri,json=credentialUri,proto3" json:"credential_uri,omitempty"`
+	ActorJwt      *ActorJWTSource `protobuf:"bytes,4,opt,name=actor_jwt,json=actorJwt,proto3" json:"actor_jwt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,47 +564,19 @@ func (x *CredentialHeader) GetPrefix() string {
 	return ""
 }
 
-func (x *CredentialHeader) GetSource() isCredentialHeader_Source {
-	if x != nil {
-		return x.Source
-	}
-	return nil
-}
-
 func (x *CredentialHeader) GetCredentialUri() string {
 	if x != nil {
-		if x, ok := x.Source.(*CredentialHeader_CredentialUri); ok {
-			return x.CredentialUri
-		}
+		return x.CredentialUri
 	}
 	return ""
 }
 
 func (x *CredentialHeader) GetActorJwt() *ActorJWTSource {
 	if x != nil {
-		if x, ok := x.Source.(*CredentialHeader_ActorJwt); ok {
-			return x.ActorJwt
-		}
+		return x.ActorJwt
 	}
 	return nil
 }
-
-type isCredentialHeader_Source interface {
-	isCredentialHeader_Source()
-}
-
-type CredentialHeader_CredentialUri struct {
-	// ate-secret://<class>/<provider>/<tail>.
-	CredentialUri string `protobuf:"bytes,3,opt,name=credential_uri,json=credentialUri,proto3,oneof"`
-}
-
-type CredentialHeader_ActorJwt struct {
-	ActorJwt *ActorJWTSource `protobuf:"bytes,4,opt,name=actor_jwt,json=actorJwt,proto3,oneof"`
-}
-
-func (*CredentialHeader_CredentialUri) isCredentialHeader_Source() {}
-
-func (*CredentialHeader_ActorJwt) isCredentialHeader_Source() {}
 
 // ActorJWTSource is a token of the actor's own.
 type ActorJWTSource struct {
@@ -707,13 +642,12 @@ const file_ateapi_policy_proto_rawDesc = "" +
 	"\bmetadata\x18\x01 \x01(\v2\x18.ateapi.ResourceMetadataR\bmetadata\x12(\n" +
 	"\x05rules\x18\x02 \x03(\v2\x12.ateapi.EgressRuleR\x05rules\"@\n" +
 	"\x14EgressPolicyTemplate\x12(\n" +
-	"\x05rules\x18\x01 \x03(\v2\x12.ateapi.EgressRuleR\x05rules\"\xae\x01\n" +
+	"\x05rules\x18\x01 \x03(\v2\x12.ateapi.EgressRuleR\x05rules\"\xa0\x01\n" +
 	"\n" +
-	"EgressRule\x12&\n" +
-	"\x04http\x18\x01 \x01(\v2\x10.ateapi.HTTPRuleH\x00R\x04http\x12)\n" +
-	"\x05https\x18\x02 \x01(\v2\x11.ateapi.HTTPSRuleH\x00R\x05https\x12E\n" +
-	"\x0ftls_passthrough\x18\x03 \x01(\v2\x1a.ateapi.TLSPassthroughRuleH\x00R\x0etlsPassthroughB\x06\n" +
-	"\x04rule\"\x80\x01\n" +
+	"EgressRule\x12$\n" +
+	"\x04http\x18\x01 \x01(\v2\x10.ateapi.HTTPRuleR\x04http\x12'\n" +
+	"\x05https\x18\x02 \x01(\v2\x11.ateapi.HTTPSRuleR\x05https\x12C\n" +
+	"\x0ftls_passthrough\x18\x03 \x01(\v2\x1a.ateapi.TLSPassthroughRuleR\x0etlsPassthrough\"\x80\x01\n" +
 	"\bHTTPRule\x12\x1c\n" +
 	"\thostnames\x18\x01 \x03(\tR\thostnames\x12#\n" +
 	"\x05ports\x18\x02 \x01(\v2\r.ateapi.PortsR\x05ports\x121\n" +
@@ -731,13 +665,12 @@ const file_ateapi_policy_proto_rawDesc = "" +
 	"\n" +
 	"\bAllPorts\"T\n" +
 	"\x0fHttpRuleEffects\x12A\n" +
-	"\x0freplace_headers\x18\x01 \x03(\v2\x18.ateapi.CredentialHeaderR\x0ereplaceHeaders\"\xac\x01\n" +
+	"\x0freplace_headers\x18\x01 \x03(\v2\x18.ateapi.CredentialHeaderR\x0ereplaceHeaders\"\x9e\x01\n" +
 	"\x10CredentialHeader\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\tR\x06header\x12\x16\n" +
-	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12'\n" +
-	"\x0ecredential_uri\x18\x03 \x01(\tH\x00R\rcredentialUri\x125\n" +
-	"\tactor_jwt\x18\x04 \x01(\v2\x16.ateapi.ActorJWTSourceH\x00R\bactorJwtB\b\n" +
-	"\x06source\"]\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12%\n" +
+	"\x0ecredential_uri\x18\x03 \x01(\tR\rcredentialUri\x123\n" +
+	"\tactor_jwt\x18\x04 \x01(\v2\x16.ateapi.ActorJWTSourceR\bactorJwt\"]\n" +
 	"\x0eActorJWTSource\x12\x1c\n" +
 	"\taudiences\x18\x01 \x03(\tR\taudiences\x12-\n" +
 	"\x12expiration_seconds\x18\x02 \x01(\x03R\x11expirationSecondsB+Z)github.com/sluice-proxy/sluice/api/ateapib\x06proto3"
@@ -797,15 +730,6 @@ func file_ateapi_policy_proto_init() {
 		return
 	}
 	file_ateapi_resource_proto_init()
-	file_ateapi_policy_proto_msgTypes[2].OneofWrappers = []any{
-		(*EgressRule_Http)(nil),
-		(*EgressRule_Https)(nil),
-		(*EgressRule_TlsPassthrough)(nil),
-	}
-	file_ateapi_policy_proto_msgTypes[9].OneofWrappers = []any{
-		(*CredentialHeader_CredentialUri)(nil),
-		(*CredentialHeader_ActorJwt)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

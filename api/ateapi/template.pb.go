@@ -1087,7 +1087,7 @@ func (x *ActorMetadataItem) GetPath() string {
 // TrustBundleSource writes certificates, PEM, such as the authority that opened TLS connections are shown.
 type TrustBundleSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Path  string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	// 1 to 8.
 	Names         []string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1370,7 +1370,7 @@ const file_ateapi_template_proto_rawDesc = "" +
 	"\x05field\x18\x01 \x01(\x0e2\x1a.ateapi.ActorMetadataFieldR\x05field\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"=\n" +
 	"\x11TrustBundleSource\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
 	"\x05names\x18\x03 \x03(\tR\x05names\"@\n" +
 	"\vVolumeMount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +

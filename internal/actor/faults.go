@@ -22,10 +22,13 @@ type Faults []Fault
 
 // Add adds a fault.
 func (f *Faults) Add(field, format string, args ...any) {
-	if len(*f) < maxFaults {
+	if !f.Full() {
 		*f = append(*f, Fault{Field: field, Reason: fmt.Sprintf(format, args...)})
 	}
 }
+
+// Full reports whether no more faults are added: who looks for them can stop.
+func (f Faults) Full() bool { return len(f) >= maxFaults }
 
 // Err returns the faults as an error, nil without any.
 func (f Faults) Err() error {

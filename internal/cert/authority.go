@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -25,6 +26,9 @@ const (
 
 	authorityLife     = 10 * 365 * 24 * time.Hour
 	authorityBackdate = time.Hour
+	// ahead is how much later than the last certificate's end the time is that is kept of it: what is issued within an
+	// hour needs no other write of the file.
+	ahead = time.Hour
 )
 
 // Errors of rotation.
@@ -33,6 +37,8 @@ var (
 	ErrRotation = errors.New("not the next step of a rotation")
 	// ErrTooYoung is a certificate authority that not everybody may trust yet.
 	ErrTooYoung = errors.New("the new certificate authority has not been trusted for long enough to sign")
+	// ErrInUse is a certificate authority whose certificates have not all ended.
+	ErrInUse = errors.New("certificates that the old certificate authority has signed are still valid")
 	// ErrRequest is a certificate signing request that is too large, malformed, or not signed by its own key.
 	ErrRequest = errors.New("not a valid certificate signing request")
 )
@@ -52,7 +58,7 @@ type AuthorityOptions struct {
 // Authority issues certificates, and changes the certificate authority (CA) that it does so with in three steps, none of
 // which makes a certificate invalid that somebody still uses: Add makes a new CA that everybody is to trust, Activate
 // makes it the one that signs, Retire ends the trust in its predecessor. Its keys never leave it. It lives as long as the
-// process, and its methods are safe for concurrent use.
+// process, which must be the only one with its file, and its methods are safe for concurrent use.
 type Authority struct {
 	options AuthorityOptions
 
@@ -67,6 +73,8 @@ type ca struct {
 	key  crypto.Signer
 	// since is when it was first trusted.
 	since time.Time
+	// until is when the last of its leaves has ended, or up to an hour later.
+	until time.Time
 	// cross is the CA certified by its predecessor, for those who do not trust it yet; nil without one.
 	cross []byte
 	// active is whether it signs.
@@ -127,7 +135,7 @@ func (a *Authority) newCA(now time.Time) (*ca, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ca{cert: parsed, key: key, since: now}, nil
+	return &ca{cert: parsed, key: key, since: now, until: now}, nil
 }
 
 func (a *Authority) newKey() (crypto.Signer, error) {
@@ -183,12 +191,22 @@ func crossCertificate(by, of *ca) ([]byte, error) {
 	return x509.CreateCertificate(rand.Reader, &t, by.cert, of.key.Public(), by.key)
 }
 
-// Retire ends the trust in the predecessor of the CA that signs.
-func (a *Authority) Retire() error {
+// Retire ends the trust in the predecessor of the CA that signs, when all that it has signed has ended: before, it is ErrInUse
+// and says when that will be.
+func (a *Authority) Retire() error { return a.retire(false) }
+
+// Distrust is Retire at once. Certificates that the predecessor has signed become invalid, whoever still uses them: it is for
+// a key that others may have.
+func (a *Authority) Distrust() error { return a.retire(true) }
+
+func (a *Authority) retire(used bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.cas) != 2 || !a.cas[1].active {
 		return fmt.Errorf("retiring a certificate authority of %s, which has no old one: %w", a, ErrRotation)
+	}
+	if until := a.cas[0].until; !used && time.Now().Before(until) {
+		return fmt.Errorf("retiring a certificate authority of %s before %s: %w", a, until.UTC().Format(time.RFC3339), ErrInUse)
 	}
 	kept := *a.cas[1]
 	kept.cross = nil
@@ -230,22 +248,29 @@ func (a *Authority) Bundle() []byte {
 	return out
 }
 
-// signer is the CA that signs.
-func (a *Authority) signer() *ca {
+// signer is the CA that signs, for a certificate that ends then at the latest: Retire knows of it before it is signed.
+func (a *Authority) signer(end time.Time) (*ca, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, c := range a.cas {
-		if c.active {
-			return c
-		}
+	i := slices.IndexFunc(a.cas, func(c *ca) bool { return c.active }) // there is one, always: read insists on it too
+	by := *a.cas[i]
+	if end = sooner(end, by.cert.NotAfter); !end.After(by.until) {
+		return a.cas[i], nil
 	}
-	return nil // there is one, always: read insists on it too
+	by.until = end.Add(ahead)
+	cas := slices.Clone(a.cas)
+	cas[i] = &by
+	return &by, a.replace(cas...)
 }
 
 // Issue certifies a key. The chain is DER, the leaf first, then what leads from it to what everybody trusts.
 func (a *Authority) Issue(public crypto.PublicKey, l Leaf) ([][]byte, error) {
-	by := a.signer()
-	t, err := l.template(public, by.cert, time.Now())
+	now := time.Now()
+	by, err := a.signer(now.Add(l.Life))
+	if err != nil {
+		return nil, fmt.Errorf("issuing by %s: %w", a, err)
+	}
+	t, err := l.template(public, by.cert, now)
 	if err != nil {
 		return nil, fmt.Errorf("issuing by %s: %w", a, err)
 	}

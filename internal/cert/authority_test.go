@@ -268,9 +268,15 @@ func TestRotationSteps(t *testing.T) {
 		if again := issueChain(t, a, leaf); len(again) != 2 {
 			t.Errorf("after a restart %d certificates", len(again))
 		}
+		steps(nil, nil, cert.ErrInUse)
+		time.Sleep(time.Until(oldLeaf[0].NotAfter))
+		verifies("old leaves on their last day", a.Roots(), oldLeaf, true)
+		steps(nil, nil, cert.ErrInUse) // one was issued later
+		time.Sleep(2 * time.Hour)
 		if err := a.Retire(); err != nil {
 			t.Fatal(err)
 		}
+		newLeaf = issueChain(t, a, leaf)
 		verifies("new leaves", a.Roots(), newLeaf, true)
 		verifies("old leaves", a.Roots(), oldLeaf, false)
 		if last := issueChain(t, a, leaf); len(last) != 1 {
@@ -279,6 +285,51 @@ func TestRotationSteps(t *testing.T) {
 		steps(nil, cert.ErrRotation, cert.ErrRotation)
 		if a := openAuthority(t, cert.AuthorityOptions{File: file}); !strings.Contains(string(a.Bundle()), "BEGIN CERTIFICATE") || strings.Count(string(a.Bundle()), "BEGIN") != 1 {
 			t.Errorf("the bundle is %s", a.Bundle())
+		}
+	})
+}
+
+// Retire waits for what the predecessor has signed, over restarts too; Distrust waits for nothing.
+func TestRetireWaits(t *testing.T) {
+	rotated := func(t *testing.T, o cert.AuthorityOptions) (*cert.Authority, []*x509.Certificate) {
+		t.Helper()
+		o.MinSigningAge = 1
+		a := openAuthority(t, o)
+		leaf := issueChain(t, a, cert.TunnelLeaf(tunnelURI))
+		a = openAuthority(t, o)
+		time.Sleep(time.Second)
+		for _, step := range []func() error{a.Add, func() error { time.Sleep(time.Second); return a.Activate() }} {
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return openAuthority(t, o), leaf
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, leaf := rotated(t, cert.AuthorityOptions{File: filepath.Join(t.TempDir(), "ca.pem")})
+		for end := time.Now().Add(12 * time.Hour); ; time.Sleep(time.Minute) {
+			err := a.Retire()
+			if err == nil {
+				break
+			}
+			if _, invalid := cert.VerifyURI(leaf, a.Roots(), x509.ExtKeyUsageClientAuth); !errors.Is(err, cert.ErrInUse) || (invalid == nil) != time.Now().Before(leaf[0].NotAfter.Add(1)) {
+				t.Fatalf("Retire: %v; the leaf: %v", err, invalid)
+			}
+			if time.Now().After(end) {
+				t.Fatal("the predecessor is never retired")
+			}
+		}
+		if late := time.Since(leaf[0].NotAfter); late < 0 || late > time.Hour+time.Minute {
+			t.Errorf("retired %s after the last certificate's end", late)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a, leaf := rotated(t, cert.AuthorityOptions{File: filepath.Join(t.TempDir(), "ca.pem")})
+		if err := a.Distrust(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cert.VerifyURI(leaf, a.Roots(), x509.ExtKeyUsageClientAuth); !errors.Is(err, cert.ErrPeer) {
+			t.Errorf("a leaf by a distrusted authority: %v", err)
 		}
 	})
 }
@@ -319,6 +370,13 @@ func TestAuthorityFile(t *testing.T) {
 		"a key alone":             strings.Join(blocks[:2], ""),
 		"a certificate first":     strings.Join(blocks[2:4], "") + text,
 		"nobody signs":            strings.ReplaceAll(text, "State: active", "State: idle"),
+		"something before":        "x\n" + text,
+		"something between":       strings.Join(blocks[:2], "") + "x\n" + strings.Join(blocks[2:], ""),
+		"a broken block":          strings.Join(blocks[:4], "") + "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n" + strings.Join(blocks[4:], ""),
+		"not by its predecessor":  strings.Join(blocks[:8], "") + strings.Join(blocks[6:8], ""),
+		"without the predecessor": strings.Join(blocks[4:], ""),
+		"no overlap":              strings.Join(blocks[:8], ""),
+		"no end":                  strings.ReplaceAll(text, "Until: ", "When: "),
 		"two sign":                strings.ReplaceAll(text, "State: idle", "State: active"),
 		"a state that is not one": strings.ReplaceAll(text, "State: idle", "State: other"),
 		"no time":                 strings.ReplaceAll(text, "Since: ", "When: "),

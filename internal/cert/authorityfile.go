@@ -1,6 +1,7 @@
 package cert
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
@@ -15,11 +16,12 @@ import (
 )
 
 // The file of an authority is PEM: for each CA, in the order of their making, its key (PKCS #8) with the headers State
-// (active for the one that signs, else idle) and Since (when it was first trusted, RFC 3339), then its certificate, then,
-// if it has one, the certificate by its predecessor. It is replaced as a whole: a crash leaves the old content or the new.
+// (active for the one that signs, else idle), Since (when it was first trusted, RFC 3339) and Until (when all that it has
+// signed has ended), then its certificate, then, if it has one, the certificate by its predecessor. It is replaced as a whole: a crash leaves the old content or the new.
 const (
 	stateHeader = "State"
 	sinceHeader = "Since"
+	untilHeader = "Until"
 	stateActive = "active"
 	stateIdle   = "idle"
 )
@@ -28,24 +30,34 @@ func (a *Authority) write(cas []*ca) error {
 	if a.options.File == "" {
 		return nil
 	}
+	out, err := formatAuthority(cas)
+	if err != nil {
+		return err
+	}
+	defer clear(out)
+	return replaceFile(a.options.File, out)
+}
+
+func formatAuthority(cas []*ca) ([]byte, error) {
 	var out []byte
 	for _, c := range cas {
 		der, err := x509.MarshalPKCS8PrivateKey(c.key)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		state := stateIdle
 		if c.active {
 			state = stateActive
 		}
-		out = append(out, encode(keyBlock, der, map[string]string{stateHeader: state, sinceHeader: c.since.UTC().Format(time.RFC3339Nano)})...)
+		out = append(out, encode(keyBlock, der, map[string]string{
+			stateHeader: state, sinceHeader: c.since.UTC().Format(time.RFC3339Nano), untilHeader: c.until.UTC().Format(time.RFC3339Nano),
+		})...)
 		out = append(out, encode(certificateBlock, c.cert.Raw, nil)...)
 		if c.cross != nil {
 			out = append(out, encode(certificateBlock, c.cross, nil)...)
 		}
 	}
-	defer clear(out)
-	return replaceFile(a.options.File, out)
+	return out, nil
 }
 
 // replaceFile writes a file that only its owner can read, and makes sure that it is there after a crash.
@@ -131,19 +143,55 @@ func parseAuthority(content []byte) ([]*ca, error) {
 			return nil, fmt.Errorf("an unexpected PEM block %.40q", block.Type)
 		}
 	}
+	if err := checkRotation(cas); err != nil {
+		return nil, err
+	}
+	// What decoding passes over, such as text between blocks or a block that is broken, is not written again.
+	same, err := formatAuthority(cas)
+	defer clear(same)
+	if err != nil || !bytes.Equal(same, content) {
+		return nil, errors.New("something that is not a PEM block as it was written")
+	}
+	return cas, nil
+}
+
+// checkRotation insists on the states that rotation leads to: one CA, that signs; with a second one that does not yet; or with
+// one that signs instead, certified by the first.
+func checkRotation(cas []*ca) error {
 	active := 0
 	for _, c := range cas {
-		if c.cert == nil {
-			return nil, errors.New("a key without its certificate")
+		if c.cert == nil || c.cert.CheckSignatureFrom(c.cert) != nil {
+			return errors.New("a key without its own certificate")
 		}
 		if c.active {
 			active++
 		}
 	}
 	if active != 1 || len(cas) > 2 {
-		return nil, fmt.Errorf("%d certificate authorities, of which %d sign", len(cas), active)
+		return fmt.Errorf("%d certificate authorities, of which %d sign", len(cas), active)
 	}
-	return cas, nil
+	if cas[0].cross != nil {
+		return errors.New("a certificate by a predecessor that is not there")
+	}
+	if len(cas) == 2 {
+		return cas[1].checkCross(cas[0])
+	}
+	return nil
+}
+
+// checkCross checks the certificate by the predecessor, which is there from the moment that the CA signs.
+func (c *ca) checkCross(before *ca) error {
+	if (c.cross != nil) != c.active {
+		return errors.New("a certificate by the predecessor that is missing, or there too early")
+	}
+	if c.cross == nil {
+		return nil
+	}
+	cross, err := x509.ParseCertificate(c.cross)
+	if err != nil || cross.CheckSignatureFrom(before.cert) != nil || !bytes.Equal(cross.RawSubject, c.cert.RawSubject) {
+		return errors.New("a certificate that is not by the predecessor")
+	}
+	return nil
 }
 
 func parseKey(block *pem.Block) (*ca, error) {
@@ -153,11 +201,12 @@ func parseKey(block *pem.Block) (*ca, error) {
 		return nil, errors.New("a key that cannot be read")
 	}
 	since, err := time.Parse(time.RFC3339Nano, block.Headers[sinceHeader])
+	until, bad := time.Parse(time.RFC3339Nano, block.Headers[untilHeader])
 	state := block.Headers[stateHeader]
-	if err != nil || state != stateActive && state != stateIdle {
-		return nil, errors.New("a key without a valid state and time")
+	if err != nil || bad != nil || state != stateActive && state != stateIdle {
+		return nil, errors.New("a key without a valid state and times")
 	}
-	return &ca{key: key, since: since, active: state == stateActive}, nil
+	return &ca{key: key, since: since, until: until, active: state == stateActive}, nil
 }
 
 // add takes the certificate of a key, or the one by its predecessor.

@@ -1,6 +1,7 @@
 package cert
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -121,7 +122,19 @@ func parseCredential(content []byte) (*tls.Certificate, error) {
 	if err != nil { // its text names the fault and shows no byte of the file
 		return nil, err
 	}
+	if err := whole(content, 1+len(c.Certificate)); err != nil {
+		return nil, err
+	}
 	return &c, nil
+}
+
+// whole insists that all blocks of a PEM file have been read: decoding passes over those that are cut or broken, and what is
+// left of a file would be taken for all of it.
+func whole(content []byte, blocks int) error {
+	if n := bytes.Count(content, []byte("-----BEGIN")); n != blocks {
+		return fmt.Errorf("%d PEM blocks begin, and %d can be read", n, blocks)
+	}
+	return nil
 }
 
 // parseTrust reads certificates and nothing else: what is not understood might have been meant to be trusted.
@@ -144,5 +157,5 @@ func parseTrust(content []byte) (*x509.CertPool, error) {
 	if found == 0 {
 		return nil, errors.New("no certificate")
 	}
-	return pool, nil
+	return pool, whole(content, found)
 }

@@ -38,6 +38,9 @@ const (
 // retryAfter is how long Run waits after a renewal that failed.
 const retryAfter = 5 * time.Second
 
+// ErrLocked is a directory that another hub has.
+var ErrLocked = errors.New("another process has it")
+
 // HubOptions describe a Hub.
 type HubOptions struct {
 	// Dir is where authorities keep their keys (in ca, which only the owner may enter) and where mounts are.
@@ -50,11 +53,12 @@ type HubOptions struct {
 
 // Hub is the certificate side of a development network: it keeps the five authorities of an installation and writes, for
 // each process, the files that it would be given by a real one, in the same layout and replaced in the same way. It lives
-// as long as the process, and its methods are safe for concurrent use.
+// as long as the process, or until Close, and its methods are safe for concurrent use.
 type Hub struct {
 	dir         string
 	log         *slog.Logger
 	authorities map[string]*Authority
+	unlock      func() error
 
 	mu      sync.Mutex // guards the rest, and is held while files are written
 	mounts  map[string]*mounted
@@ -80,7 +84,8 @@ type mounted struct {
 	renew      time.Time
 }
 
-// OpenHub reads the authorities from the hub's directory, or makes them.
+// OpenHub reads the authorities from the hub's directory, or makes them. A directory has one hub at a time, over all
+// processes: else two would make two authorities of one name. Another's is ErrLocked.
 func OpenHub(o HubOptions) (*Hub, error) {
 	h := &Hub{dir: o.Dir, log: o.Log, authorities: map[string]*Authority{}, mounts: map[string]*mounted{}, changed: make(chan struct{}, 1)}
 	if h.log == nil {
@@ -90,17 +95,25 @@ func OpenHub(o HubOptions) (*Hub, error) {
 	if err := os.MkdirAll(keys, 0o700); err != nil {
 		return nil, err
 	}
+	unlock, err := lockFile(filepath.Join(keys, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	h.unlock = unlock
 	for _, name := range authorityNames {
 		a, err := OpenAuthority(AuthorityOptions{
 			Name: name, Ed25519: name == ActorAuthority, MinSigningAge: o.MinSigningAge, File: filepath.Join(keys, name+".pem"),
 		})
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, unlock())
 		}
 		h.authorities[name] = a
 	}
 	return h, nil
 }
+
+// Close lets others have the directory. The hub must not be used after it.
+func (h *Hub) Close() error { return h.unlock() }
 
 // Authority returns one of the hub's authorities, nil for another name. It is for issuing: rotation goes through the hub,
 // since the files must follow.
@@ -185,10 +198,15 @@ func (h *Hub) Activate(authority string) error {
 	return h.rotate(authority, (*Authority).Activate, h.renew)
 }
 
-// Retire ends the trust in the old CA. Certificates that it has signed end with it: their holders must have read what
-// Activate wrote. See Authority.Retire.
+// Retire ends the trust in the old CA, once all that it has signed has ended. See Authority.Retire.
 func (h *Hub) Retire(authority string) error {
 	return h.rotate(authority, (*Authority).Retire, h.renew)
+}
+
+// Distrust ends the trust in the old CA at once. Who has not read what Activate wrote is not believed any more. See
+// Authority.Distrust.
+func (h *Hub) Distrust(authority string) error {
+	return h.rotate(authority, (*Authority).Distrust, h.renew)
 }
 
 // rotate makes a step and lets the mounts follow. A mount that could not is retried by Run.

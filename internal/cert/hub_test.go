@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,6 +35,7 @@ func openHub(t *testing.T, o cert.HubOptions) *cert.Hub {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = h.Close() }) // again, for some
 	return h
 }
 
@@ -77,7 +79,7 @@ func TestHubFiles(t *testing.T) {
 		t.Errorf("a mount of trust alone has a credential: %v", err)
 	}
 	for range 3 {
-		for _, step := range []func(string) error{h.Add, h.Activate, h.Retire} {
+		for _, step := range []func(string) error{h.Add, h.Activate, h.Distrust} {
 			if err := step(cert.WorkloadAuthority); err != nil {
 				t.Fatal(err)
 			}
@@ -87,6 +89,14 @@ func TestHubFiles(t *testing.T) {
 		t.Error("a rotation did not swap the link")
 	}
 	checkModes(t, dir)
+	for _, step := range []func(string) error{h.Add, h.Activate} {
+		if err := step(cert.WorkloadAuthority); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.Retire(cert.WorkloadAuthority); !errors.Is(err, cert.ErrInUse) {
+		t.Errorf("retiring what has signed certificates of a day: %v", err)
+	}
 
 	// Another process opens the same authorities, and sweeps what a crash has left behind.
 	for _, name := range []string{"..0123456789abcdef", "..left"} {
@@ -94,12 +104,47 @@ func TestHubFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
 	again := openHub(t, cert.HubOptions{Dir: dir})
 	if !bytes.Equal(again.Authority(cert.WorkloadAuthority).Bundle(), h.Authority(cert.WorkloadAuthority).Bundle()) {
 		t.Error("opened again, the authority is another")
 	}
 	mount(t, again, "router/podidentity.podcert.ate.dev", cert.WorkloadAuthority, cert.WorkloadLeaf(routerURI, false))
 	checkModes(t, dir)
+}
+
+// Of those who open a fresh directory at the same time, one makes its authorities, and the next is welcome after it.
+func TestHubIsAlone(t *testing.T) {
+	dir := t.TempDir()
+	var hubs [8]*cert.Hub
+	var opening sync.WaitGroup
+	for i := range hubs {
+		opening.Go(func() {
+			h, err := cert.OpenHub(cert.HubOptions{Dir: dir})
+			if hubs[i] = h; (err == nil) != (h != nil) || err != nil && !errors.Is(err, cert.ErrLocked) {
+				t.Errorf("OpenHub: %v", err)
+			}
+		})
+	}
+	opening.Wait()
+	var bundle []byte
+	for _, h := range hubs {
+		if h == nil {
+			continue
+		}
+		if bundle != nil {
+			t.Fatal("two hubs have one directory")
+		}
+		bundle = h.Authority(cert.ActorAuthority).Bundle()
+		if err := h.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again := openHub(t, cert.HubOptions{Dir: dir}); bundle == nil || !bytes.Equal(again.Authority(cert.ActorAuthority).Bundle(), bundle) {
+		t.Error("the next hub has other authorities")
+	}
 }
 
 // checkModes walks the files: whoever holds a private key has mode 0600, and no directory has more than two generations.
@@ -323,7 +368,9 @@ func TestBundles(t *testing.T) {
 	mixed := append(other[:bytes.Index(other, []byte("-----BEGIN CERT"))], good[bytes.Index(good, []byte("-----BEGIN CERT")):]...)
 	for name, content := range map[string][]byte{
 		"empty": {}, "rubbish": []byte("rubbish"), "cut": good[:len(good)-50], "a key alone": good[:bytes.Index(good, []byte("-----BEGIN CERT"))],
-		"certificates alone": trust, "another's key": mixed, "too large": bytes.Repeat([]byte("#"), 1<<20+1),
+		"certificates alone": trust, "another's key": mixed, "the chain cut": append(bytes.Clone(good), trust[:len(trust)-50]...),
+		"a broken block": append(bytes.Clone(good), "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"...),
+		"too large":      bytes.Repeat([]byte("#"), 1<<20+1),
 	} {
 		replace("own", content)
 		if own.Leaf() != first || own.Err() == nil {
@@ -335,6 +382,8 @@ func TestBundles(t *testing.T) {
 	}
 	for name, content := range map[string][]byte{
 		"empty": {}, "rubbish": []byte("rubbish"), "a key": good, "cut": trust[:len(trust)-50],
+		"the second cut":     append(bytes.Clone(trust), trust[:len(trust)-50]...),
+		"a broken block":     append([]byte("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"), trust...),
 		"half a certificate": []byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"),
 	} {
 		replace("roots", content)

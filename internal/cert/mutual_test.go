@@ -149,7 +149,7 @@ func TestRotationUnderHandshakes(t *testing.T) {
 	}
 	first := client.Own.Leaf().SerialNumber
 	for range 50 {
-		for _, step := range []func(string) error{h.Add, h.Activate, h.Retire} {
+		for _, step := range []func(string) error{h.Add, h.Activate, h.Distrust} {
 			if err := step(cert.WorkloadAuthority); err != nil {
 				t.Fatal(err)
 			}

@@ -37,6 +37,9 @@ func URIOf(c *x509.Certificate) (string, error) {
 		}
 		for _, n := range names {
 			if n.Class == asn1.ClassContextSpecific && n.Tag == tagURI {
+				if n.IsCompound { // an IA5String has no parts in DER, and not everybody would read the same out of them
+					return "", fmt.Errorf("a URI in parts: %w", ErrPeer)
+				}
 				found = append(found, string(n.Bytes))
 			}
 		}

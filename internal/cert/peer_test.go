@@ -78,7 +78,11 @@ func TestURIOf(t *testing.T) {
 			t.Errorf("URIOf = %q, %v; the certificate holds %q", got, err, uri)
 		}
 	}
+	inParts := uriName(tunnelURI)
+	inParts.IsCompound = true
 	for name, c := range map[string]x509.Certificate{
+		"in parts":    {ExtraExtensions: []pkix.Extension{altNames(t, inParts)}},
+		"also one":    {ExtraExtensions: []pkix.Extension{altNames(t, uriName(tunnelURI), inParts)}},
 		"no names":    {},
 		"a DNS name":  {DNSNames: []string{"a.test"}},
 		"two URIs":    {ExtraExtensions: []pkix.Extension{altNames(t, uriName(tunnelURI), uriName(tunnelURI+"2"))}},

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -33,19 +34,48 @@ func FuzzPolicy(f *testing.F) {
 		if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(wire, &known); err != nil || !proto.Equal(&known, &m) {
 			t.Fatalf("a field that is not known passed: %v, %v", &m, err)
 		}
-		rules, err := egress.Compile(p)
+		rules, err := egress.Compile(p, p.Atespace)
 		if err != nil {
 			return
 		}
-		if stored, err := egress.Compile(p.WithDefaults()); err != nil {
+		if stored, err := egress.Compile(p.WithDefaults(), p.Atespace); err != nil {
 			t.Fatalf("with its defaults the policy is refused: %v (%v)", err, stored)
 		}
-		for port := range uint16(3) {
-			for _, rule := range rules.TLSRules(port) {
-				if rule.Mode == egress.ModeClose {
-					t.Fatalf("a rule that closes: %v", rule)
+		for _, port := range []uint16{1, 80, 443, 8443} {
+			checkTLS(t, p, rules, port)
+		}
+	})
+}
+
+// checkTLS asks for every name of a policy, and for neighbours of it, what a tunnel would do that has only the list of one port,
+// and compares it with what the rules themselves say.
+func checkTLS(t *testing.T, p egress.Policy, rules *egress.Rules, port uint16) {
+	t.Helper()
+	list := rules.TLSRules(port)
+	for _, r := range p.Rules {
+		var names []string
+		switch {
+		case r.HTTPS != nil:
+			names = r.HTTPS.Hostnames
+		case r.Passthrough != nil:
+			names = r.Passthrough.Hostnames
+		}
+		for _, name := range names {
+			for _, sni := range []string{name, strings.TrimPrefix(name, "*."), "a." + name, strings.Replace(name, "*", "a", 1), "a.b." + name} {
+				h, err := egress.ParseName(sni)
+				if err != nil {
+					continue
+				}
+				want := egress.ModeClose
+				if m, ok := rules.TLS(h, port); ok && m.Kind == egress.Passthrough {
+					want = egress.ModePassthrough
+				} else if ok {
+					want = egress.ModeIntercept
+				}
+				if got := egress.ChooseTLS(h, list); got != want {
+					t.Fatalf("%q on port %d: %q by the list, %q by the rules", sni, port, got, want)
 				}
 			}
 		}
-	})
+	}
 }

@@ -32,17 +32,17 @@ func DecodePolicy(field string, p *ateapi.EgressPolicy) (egress.Policy, error) {
 }
 
 func decodeRule(r *ateapi.EgressRule) egress.Rule {
-	switch w := r.GetRule().(type) {
-	case *ateapi.EgressRule_Http:
-		return egress.Rule{HTTP: decodeWeb(w.Http)}
-	case *ateapi.EgressRule_Https:
-		return egress.Rule{HTTPS: decodeWeb(w.Https)}
-	case *ateapi.EgressRule_TlsPassthrough:
-		return egress.Rule{Passthrough: &egress.PassthroughRule{
-			Hostnames: w.TlsPassthrough.GetHostnames(), Ports: decodePorts(w.TlsPassthrough.GetPorts()),
-		}}
+	var out egress.Rule
+	if w := r.GetHttp(); w != nil {
+		out.HTTP = decodeWeb(w)
 	}
-	return egress.Rule{}
+	if w := r.GetHttps(); w != nil {
+		out.HTTPS = decodeWeb(w)
+	}
+	if p := r.GetTlsPassthrough(); p != nil {
+		out.Passthrough = &egress.PassthroughRule{Hostnames: p.GetHostnames(), Ports: decodePorts(p.GetPorts())}
+	}
+	return out
 }
 
 // webRule is what HTTPRule and HTTPSRule have in common, which is everything.
@@ -80,6 +80,9 @@ func decodeEffects(e *ateapi.HttpRuleEffects) *egress.Effects {
 
 // findUnknown adds a fault for every message below m that holds fields without a name.
 func findUnknown(f *actor.Faults, at string, m protoreflect.Message) {
+	if f.Full() {
+		return
+	}
 	if raw := m.GetUnknown(); len(raw) > 0 {
 		number, _, _ := protowire.ConsumeTag(raw) // what was decoded has a tag
 		f.Add(at, "holds field %d, which is not known", number)

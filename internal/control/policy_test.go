@@ -17,17 +17,17 @@ func message() *ateapi.EgressPolicy {
 	return &ateapi.EgressPolicy{
 		Metadata: &ateapi.ResourceMetadata{Atespace: "demo", Name: "default", Version: 3},
 		Rules: []*ateapi.EgressRule{
-			{Rule: &ateapi.EgressRule_Http{Http: &ateapi.HTTPRule{Hostnames: []string{"plain.test"}}}},
-			{Rule: &ateapi.EgressRule_Https{Https: &ateapi.HTTPSRule{
+			{Http: &ateapi.HTTPRule{Hostnames: []string{"plain.test"}}},
+			{Https: &ateapi.HTTPSRule{
 				Hostnames: []string{"api.test", "*.api.test"}, Ports: &ateapi.Ports{Numbers: []int32{443, 8443}},
 				Effects: &ateapi.HttpRuleEffects{ReplaceHeaders: []*ateapi.CredentialHeader{
-					{Header: "Authorization", Prefix: "Bearer ", Source: &ateapi.CredentialHeader_CredentialUri{CredentialUri: "ate-secret://k8s.io/default/a/b/c"}},
-					{Header: "X-Who", Source: &ateapi.CredentialHeader_ActorJwt{ActorJwt: &ateapi.ActorJWTSource{Audiences: []string{"rp"}, ExpirationSeconds: 600}}},
+					{Header: "Authorization", Prefix: "Bearer ", CredentialUri: "ate-secret://k8s.io/default/a/b/c"},
+					{Header: "X-Who", ActorJwt: &ateapi.ActorJWTSource{Audiences: []string{"rp"}, ExpirationSeconds: 600}},
 				}},
-			}}},
-			{Rule: &ateapi.EgressRule_TlsPassthrough{TlsPassthrough: &ateapi.TLSPassthroughRule{
+			}},
+			{TlsPassthrough: &ateapi.TLSPassthroughRule{
 				Hostnames: []string{"*"}, Ports: &ateapi.Ports{All: &ateapi.AllPorts{}},
-			}}},
+			}},
 		},
 	}
 }
@@ -51,7 +51,7 @@ func TestDecodePolicy(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := egress.Compile(got); err != nil {
+	if _, err := egress.Compile(got, "demo"); err != nil {
 		t.Errorf("what was decoded does not compile: %v", err)
 	}
 }
@@ -60,15 +60,15 @@ func TestDecodePolicy(t *testing.T) {
 func TestDecodePresence(t *testing.T) {
 	for name, rule := range map[string]*ateapi.EgressRule{
 		"no member":      {},
-		"a rule of none": {Rule: &ateapi.EgressRule_Http{}},
-		"empty effects":  {Rule: &ateapi.EgressRule_Http{Http: &ateapi.HTTPRule{Hostnames: []string{"a.test"}, Effects: &ateapi.HttpRuleEffects{}}}},
-		"empty ports":    {Rule: &ateapi.EgressRule_Http{Http: &ateapi.HTTPRule{Hostnames: []string{"a.test"}, Ports: &ateapi.Ports{}}}},
-		"both ports": {Rule: &ateapi.EgressRule_Http{Http: &ateapi.HTTPRule{
+		"a rule of none": {Http: &ateapi.HTTPRule{}},
+		"empty effects":  {Http: &ateapi.HTTPRule{Hostnames: []string{"a.test"}, Effects: &ateapi.HttpRuleEffects{}}},
+		"empty ports":    {Http: &ateapi.HTTPRule{Hostnames: []string{"a.test"}, Ports: &ateapi.Ports{}}},
+		"both ports": {Http: &ateapi.HTTPRule{
 			Hostnames: []string{"a.test"}, Ports: &ateapi.Ports{All: &ateapi.AllPorts{}, Numbers: []int32{80}},
-		}}},
-		"a header without a source": {Rule: &ateapi.EgressRule_Http{Http: &ateapi.HTTPRule{
+		}},
+		"a header without a source": {Http: &ateapi.HTTPRule{
 			Hostnames: []string{"a.test"}, Effects: &ateapi.HttpRuleEffects{ReplaceHeaders: []*ateapi.CredentialHeader{{Header: "A"}}},
-		}}},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := control.DecodePolicy("egress_policy", &ateapi.EgressPolicy{
@@ -77,13 +77,69 @@ func TestDecodePresence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := egress.Compile(p); err == nil {
+			if _, err := egress.Compile(p, "demo"); err == nil {
 				t.Error("the rule is accepted")
 			}
 		})
 	}
 	if p, err := control.DecodePolicy("egress_policy", nil); err != nil || p.Rules != nil {
 		t.Errorf("no policy: %v, %v", p, err)
+	}
+}
+
+// TestTwoMembers sends rules and headers with two members, in the order that would let the wider one win, if they were
+// members of a oneof. They must be refused.
+func TestTwoMembers(t *testing.T) {
+	field := func(b []byte, number protowire.Number, value []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)
+	}
+	name := field(nil, 1, []byte("a.test"))
+	everything := field(field(nil, 1, []byte("*")), 2, field(nil, 1, nil))
+	header := func(sources ...protowire.Number) []byte {
+		h := field(nil, 1, []byte("Authorization"))
+		for _, number := range sources {
+			source := []byte("ate-secret://class/provider/tail")
+			if number == 4 {
+				source = protowire.AppendVarint(protowire.AppendTag(field(nil, 1, []byte("rp")), 2, protowire.VarintType), 300)
+			}
+			h = field(h, number, source)
+		}
+		return field(nil, 2, field(name, 3, field(nil, 1, h)))
+	}
+	for _, tc := range []struct {
+		name string
+		rule []byte
+		want string
+	}{
+		{"https", field(nil, 2, name), ""},
+		{"http and https", field(field(nil, 1, name), 2, name), "p.rules[0]: must have exactly one of http, https and tls_passthrough, has 2"},
+		{"https and tls_passthrough", field(field(nil, 2, name), 3, everything), "p.rules[0]: must have exactly one of http, https and tls_passthrough, has 2"},
+		{"tls_passthrough and https", field(field(nil, 3, everything), 2, name), "p.rules[0]: must have exactly one of http, https and tls_passthrough, has 2"},
+		{"a URI", header(3), ""},
+		{"a URI and a token", header(3, 4), "p.rules[0].https.effects.replace_headers[0]: must have exactly one of credential_uri and actor_jwt"},
+		{"a token and a URI", header(4, 3), "p.rules[0].https.effects.replace_headers[0]: must have exactly one of credential_uri and actor_jwt"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			wire, err := proto.Marshal(&ateapi.EgressPolicy{Metadata: message().Metadata})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var m ateapi.EgressPolicy
+			if err := proto.Unmarshal(field(wire, 2, tc.rule), &m); err != nil {
+				t.Fatal(err)
+			}
+			p, err := control.DecodePolicy("p", &m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if err := p.Validate("p", "demo"); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("Validate = %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -1,7 +1,11 @@
 // Package egress decides where an actor may go. It owns the one normal form that names are compared in, whoever speaks
 // them (SNI, Host, DNS, a policy), what is a valid policy, and which rule of it decides. Everything here is a pure
-// function of values: a policy is compiled once ([Compile]) and the result is read by all connections at the same time
+// function of values: a policy is compiled once ([Compile]) and the result decides for all connections at the same time
 // without locks, for as long as anybody holds it. The package dials nothing and knows no message of the control plane.
+//
+// Three things that belong here are not here yet: replacing the fields that [Effects] name in a request, the set of addresses
+// that are refused whatever the policy says of a name, and the warning that a credential would go out in clear text (an HTTP rule
+// with effects is admitted without one).
 package egress
 
 import (

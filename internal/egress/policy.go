@@ -47,7 +47,8 @@ type Effects struct {
 	ReplaceHeaders []CredentialHeader
 }
 
-// CredentialHeader replaces a field that the actor's request carries by one with a secret in it. Exactly one of
+// CredentialHeader replaces a field that the actor's request carries by one with a secret in it. Whoever sends the request on
+// replaces it; this package only says by what. Exactly one of
 // CredentialURI and JWT is set.
 type CredentialHeader struct {
 	Header string

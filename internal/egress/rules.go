@@ -4,13 +4,22 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync"
 )
 
-// Rules is a policy that decides. It is immutable. The zero Rules and a nil *Rules allow nothing.
+// Rules is a policy that decides. It does not change, and is safe for concurrent use. The zero Rules and a nil *Rules allow
+// nothing.
 type Rules struct {
 	rules      []compiled // as in the policy
 	clear, tls table
+	named      map[uint16]bool // ports of which some rule speaks by number
+
+	mu    sync.Mutex
+	lists map[uint16][]TLSRule // what TLSRules has made, by port; bounded
 }
+
+// maxLists bounds what is remembered of one policy: ports that a rule names, and all others as one.
+const maxLists = 16
 
 type compiled struct {
 	kind    Kind
@@ -85,9 +94,10 @@ type Match struct {
 	Effects []CredentialHeader
 }
 
-// Compile makes a policy decide. What Validate refuses is refused here too: a policy is not taken in part.
-func Compile(p Policy) (*Rules, error) {
-	if err := p.Validate("egress_policy", p.Atespace); err != nil {
+// Compile makes a policy decide for the actors of an atespace. What Validate refuses is refused here too, such as the policy
+// of another atespace: a policy is not taken in part.
+func Compile(p Policy, atespace string) (*Rules, error) {
+	if err := p.Validate("egress_policy", atespace); err != nil {
 		return nil, err
 	}
 	r := &Rules{rules: make([]compiled, len(p.Rules))}
@@ -100,6 +110,12 @@ func Compile(p Policy) (*Rules, error) {
 		}
 	}
 	r.clear, r.tls = tabulate(all)
+	r.named = make(map[uint16]bool)
+	for _, s := range all {
+		for _, port := range s.effective() {
+			r.named[port] = true
+		}
+	}
 	return r, nil
 }
 
@@ -194,12 +210,29 @@ type TLSRule struct {
 }
 
 // TLSRules lists what applies to TLS on one port, the most specific first, and the same in every run: names, then
-// wildcards, then "*". It is what a tunnel takes with it to where only ChooseTLS is at hand, and costs as much as the policy is
-// long; who has the Rules asks TLS.
+// wildcards, then "*". It is what a tunnel takes with it to where only ChooseTLS is at hand, which costs as much as the policy
+// is long; who has the Rules asks TLS. The list is shared and must not be changed: it is made once for a port.
 func (r *Rules) TLSRules(port uint16) []TLSRule {
 	if r == nil || port == 0 {
 		return nil
 	}
+	if !r.named[port] {
+		port = allPorts // whichever it is: only rules for all ports apply
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list, made := r.lists[port]
+	if !made {
+		if r.lists == nil || len(r.lists) >= maxLists {
+			r.lists = make(map[uint16][]TLSRule)
+		}
+		list = r.listTLS(port)
+		r.lists[port] = list
+	}
+	return list
+}
+
+func (r *Rules) listTLS(port uint16) []TLSRule {
 	var found []TLSRule
 	for _, p := range r.tls {
 		m, ok := r.decide(p, port, true)

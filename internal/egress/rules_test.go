@@ -3,6 +3,7 @@ package egress_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,7 +13,7 @@ import (
 )
 
 func compile(t interface{ Fatalf(string, ...any) }, rules ...egress.Rule) *egress.Rules {
-	r, err := egress.Compile(policy(rules...))
+	r, err := egress.Compile(policy(rules...), "demo")
 	if err != nil {
 		t.Fatalf("compile: %v", err)
 	}
@@ -187,6 +188,32 @@ func TestTLSRules(t *testing.T) {
 	}
 }
 
+// The list of a port is made once, also when many ask at the same time; ports that no rule names share one.
+func TestTLSRulesAreRemembered(t *testing.T) {
+	var numbers []int32
+	for port := range int32(40) {
+		numbers = append(numbers, 1000+port)
+	}
+	r := compile(t, https(everywhere, "a.test"), https(on(numbers[:16]...), "b.test"), https(on(numbers[16:32]...), "c.test"), https(on(numbers[32:]...), "d.test"))
+	first := func(port uint16) *egress.TLSRule { return &r.TLSRules(port)[0] }
+	other, named := first(1), first(1000)
+	if other != first(2) || named != first(1000) || named == first(1001) || other == named {
+		t.Error("lists are not shared as they should be")
+	}
+	var asking sync.WaitGroup
+	for range 4 {
+		asking.Go(func() {
+			for port := uint16(1000); port < 1040; port++ { // more than are remembered
+				want := []egress.TLSRule{{"a.test", "mitm"}, {[]string{"b.test", "c.test", "d.test"}[(port-1000)/16], "mitm"}}
+				if diff := cmp.Diff(want, r.TLSRules(port)); diff != "" {
+					t.Errorf("%d: %s", port, diff)
+				}
+			}
+		})
+	}
+	asking.Wait()
+}
+
 func TestChooseTLS(t *testing.T) {
 	h := host(t, "api.example.com")
 	for name, tc := range map[string]struct {
@@ -346,7 +373,7 @@ func TestRulesTwin(t *testing.T) {
 			for _, other := range rules {
 				tie = tie || tied(other, r)
 			}
-			_, err := egress.Compile(policy(append(rules[:len(rules):len(rules)], r)...))
+			_, err := egress.Compile(policy(append(rules[:len(rules):len(rules)], r)...), "demo")
 			if (err != nil) != tie {
 				t.Fatalf("adding %+v to %+v: %v, a tie: %v", r, rules, err, tie)
 			}
@@ -397,7 +424,7 @@ func FuzzPattern(f *testing.F) {
 	f.Add("*", "1.2.3.4")
 	f.Add("a", "A.")
 	f.Fuzz(func(t *testing.T, pattern, text string) {
-		r, err := egress.Compile(policy(https(everywhere, pattern), http(everywhere, pattern)))
+		r, err := egress.Compile(policy(https(everywhere, pattern), http(everywhere, pattern)), "demo")
 		if err != nil {
 			return
 		}
@@ -438,7 +465,7 @@ func BenchmarkTLS(b *testing.B) {
 		}
 		rules[i] = https(on(443, 8443), names...)
 	}
-	r, err := egress.Compile(policy(rules...))
+	r, err := egress.Compile(policy(rules...), "demo")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package egress
 import (
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 )
@@ -17,20 +18,25 @@ const (
 )
 
 const (
-	maxAudience   = 512 // characters
+	maxAudience = 512 // characters
+	// What the published schema has no bounds for, in bytes.
+	maxHeader = 256
+	maxPrefix = 1024
+	maxURI    = 2048
+
 	minExpiration = 300 // seconds
 	maxExpiration = 3600
 )
 
-// Validate returns everything that is wrong with an actor's policy as actor.Faults, or nil. Fields have the names of the
-// wire, below field: "egress_policy.rules[0].http.hostnames[1]".
+// Validate returns what is wrong with a policy for an actor of an atespace as actor.Faults, or nil: everything, up to as many
+// as those hold. Fields have the names of the wire, below field: "egress_policy.rules[0].http.hostnames[1]".
 func (p Policy) Validate(field, atespace string) error {
 	var v validator
 	if p.Name != PolicyName {
 		v.Add(field+".metadata.name", "must be %q", PolicyName)
 	}
-	if p.Atespace != atespace {
-		v.Add(field+".metadata.atespace", "must be the actor's, %q", atespace)
+	if p.Atespace != atespace || atespace == "" {
+		v.Add(field+".metadata.atespace", "must be the actor's, %.80q", atespace)
 	}
 	v.rules(field+".rules", p.Rules)
 	return v.Err()
@@ -46,6 +52,9 @@ func (v *validator) rules(field string, rules []Rule) {
 	}
 	var sound []spread // what can be compared
 	for i, r := range rules {
+		if v.Full() {
+			return
+		}
 		at := fmt.Sprintf("%s[%d]", field, i)
 		members := r.spread(i)
 		if len(members) != 1 {
@@ -80,6 +89,9 @@ func (v *validator) ties(field string, rules []spread) {
 		}
 		for i, text := range s.hostnames {
 			for _, port := range s.effective() {
+				if v.Full() {
+					return
+				}
 				first, _ := t[keyOf(text)].at(port)
 				if int(first) == s.index {
 					continue
@@ -89,7 +101,7 @@ func (v *validator) ties(field string, rules []spread) {
 					on = fmt.Sprintf("port %d", port)
 				}
 				at := fmt.Sprintf("%s[%d].%s.hostnames[%d]", field, s.index, s.kind, i)
-				v.Add(at, "%q on %s is decided by rules[%d] already", text, on, first)
+				v.Add(at, "%.80q on %s is decided by rules[%d] already", text, on, first)
 			}
 		}
 	}
@@ -102,10 +114,13 @@ func (v *validator) hostnames(field string, names []string) {
 	}
 	seen := make(map[string]bool, len(names))
 	for i, name := range names {
+		if v.Full() {
+			return
+		}
 		if reason := patternFault(name); reason != "" {
 			v.Add(fmt.Sprintf("%s[%d]", field, i), "%.80q %s", name, reason)
 		} else if seen[name] {
-			v.Add(fmt.Sprintf("%s[%d]", field, i), "%q is listed twice", name)
+			v.Add(fmt.Sprintf("%s[%d]", field, i), "%.80q is listed twice", name)
 		}
 		seen[name] = true
 	}
@@ -203,12 +218,14 @@ func (v *validator) effects(field string, e *Effects) {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		name := strings.ToLower(h.Header)
 		switch {
+		case len(h.Header) > maxHeader:
+			v.Add(at+".header", "is longer than %d bytes", maxHeader)
 		case !isToken(h.Header):
 			v.Add(at+".header", "%.80q is not a field name", h.Header)
 		case protectedFields[name]:
 			v.Add(at+".header", "%q can not be replaced: it belongs to the connection", h.Header)
 		case seen[name]:
-			v.Add(at+".header", "%q is replaced twice", h.Header)
+			v.Add(at+".header", "%.80q is replaced twice", h.Header)
 		}
 		seen[name] = true
 		v.source(at, h)
@@ -218,7 +235,9 @@ func (v *validator) effects(field string, e *Effects) {
 // source checks where a header's new value comes from. The text of the prefix and of the URI is not repeated: somebody may
 // have put a secret there.
 func (v *validator) source(field string, h CredentialHeader) {
-	if strings.ContainsFunc(h.Prefix, isControl) {
+	if len(h.Prefix) > maxPrefix {
+		v.Add(field+".prefix", "is longer than %d bytes", maxPrefix)
+	} else if strings.ContainsFunc(h.Prefix, unicode.IsControl) {
 		v.Add(field+".prefix", "has a control character")
 	}
 	if (h.CredentialURI != "") == (h.JWT != nil) {
@@ -226,7 +245,9 @@ func (v *validator) source(field string, h CredentialHeader) {
 		return
 	}
 	if h.JWT == nil {
-		if !validCredentialURI(h.CredentialURI) {
+		if len(h.CredentialURI) > maxURI {
+			v.Add(field+".credential_uri", "is longer than %d bytes", maxURI)
+		} else if !validCredentialURI(h.CredentialURI) {
 			v.Add(field+".credential_uri", "is not of the form ate-secret://<class>/<provider>/<tail>")
 		}
 		return
@@ -261,8 +282,6 @@ func isToken(s string) bool {
 	}
 	return s != ""
 }
-
-func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 // validCredentialURI checks the form and leaves the meaning to the provider: a class and a provider of letters, digits,
 // dots, hyphens and underscores, and a tail of visible ASCII whose segments are neither empty nor dots, so that nobody

@@ -116,7 +116,7 @@ func TestInvalidPatterns(t *testing.T) {
 		if !errors.As(err, &f) || len(f) != 1 || f[0].Field != "p.rules[0].https.hostnames[1]" || !strings.Contains(f[0].Reason, reason) {
 			t.Errorf("%q: %v, want it to say %q", pattern, err, reason)
 		}
-		if _, err := egress.Compile(policy(https(nil, pattern))); err == nil {
+		if _, err := egress.Compile(policy(https(nil, pattern)), "demo"); err == nil {
 			t.Errorf("%q compiles", pattern)
 		}
 	}
@@ -269,7 +269,7 @@ func TestAdmission(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if _, err := egress.Compile(tc.in); tc.want == nil && err != nil {
+			if _, err := egress.Compile(tc.in, "demo"); tc.want == nil && err != nil {
 				t.Errorf("it does not compile: %v", err)
 			}
 		})
@@ -291,7 +291,7 @@ func TestHeaderNames(t *testing.T) {
 
 func TestPrefixesAndURIs(t *testing.T) {
 	for prefix, ok := range map[string]bool{
-		"": true, "Bearer ": true, "Bearer\t": false, "a\r\nX: b": false, "\x00": false, "\x7f": false, "\x1b": false,
+		"": true, "Bearer ": true, "Bearer\t": false, "a\u0080": false, "a\u0085b": false, "\u009f": false, "\u00a0é": true, "a\r\nX: b": false, "\x00": false, "\x7f": false, "\x1b": false,
 	} {
 		h := secret("A")
 		h.Prefix = prefix
@@ -327,6 +327,90 @@ func TestPrefixesAndURIs(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), uri) {
 			t.Errorf("the error repeats the URI, which may hold a secret: %v", err)
+		}
+	}
+}
+
+// What the schema has no bounds for has ours, and no fault repeats more than a part of a value.
+func TestLongValues(t *testing.T) {
+	huge := strings.Repeat("a", 1<<20)
+	header := func(name, prefix, tail string) egress.CredentialHeader {
+		return egress.CredentialHeader{Header: name, Prefix: prefix, CredentialURI: "ate-secret://c/p/" + tail}
+	}
+	for _, tc := range []struct {
+		name string
+		rule egress.Rule
+		want string
+	}{
+		{"the longest", replacing(header(huge[:256], huge[:1024], huge[:2048-17])), ""},
+		{"a name too long", replacing(header(huge[:257], "", "a")), "p.rules[0].https.effects.replace_headers[0].header: is longer than 256 bytes"},
+		{"a prefix too long", replacing(header("A", huge[:1025], "a")), "p.rules[0].https.effects.replace_headers[0].prefix: is longer than 1024 bytes"},
+		{"a URI too long", replacing(header("A", "", huge[:2049-17])), "p.rules[0].https.effects.replace_headers[0].credential_uri: is longer than 2048 bytes"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := ""
+			if err := policy(tc.rule).Validate("p", "demo"); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("Validate = %.300q, want %q", got, tc.want)
+			}
+		})
+	}
+	long := name253
+	for name, p := range map[string]egress.Policy{
+		"names":      policy(http(nil, huge, huge+".test", long, long)),
+		"ties":       policy(http(nil, long), http(nil, long)),
+		"headers":    policy(replacing(header(huge, huge, huge), header(huge[:256], "", "a"), header(huge[:256], "", "a"), header(huge[:200]+" ", "", "a"))),
+		"atespaces":  {Name: "default", Atespace: "x"},
+		"everything": policy(https(nil, long, long, huge), https(nil, long)),
+	} {
+		var f actor.Faults
+		if err := p.Validate("p", huge); !errors.As(err, &f) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, fault := range f {
+			if len(fault.Reason) > 80+80 {
+				t.Errorf("%s: a fault of %d bytes: %.200q", name, len(fault.Reason), fault.Reason)
+			}
+		}
+	}
+}
+
+// A policy that is wrong everywhere costs no more than one that is right.
+func TestFaultsEndTheSearch(t *testing.T) {
+	sixteen := on(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+	wrong := names(256)
+	for i := range wrong {
+		wrong[i] += "_"
+	}
+	bound := map[string]float64{"ties": 20000, "names": 3000} // of a million and of 65536 things that are wrong
+	for name, of := range map[string][]string{"ties": names(256), "names": wrong} {
+		var rules []egress.Rule
+		for range 256 {
+			rules = append(rules, https(sixteen, of...))
+		}
+		p := policy(rules...)
+		var f actor.Faults
+		if err := p.Validate("p", "demo"); !errors.As(err, &f) || !f.Full() {
+			t.Fatalf("%s: %d faults, %v", name, len(f), err)
+		}
+		if n := testing.AllocsPerRun(1, func() { f = nil; errors.As(p.Validate("p", "demo"), &f) }); n > bound[name] {
+			t.Errorf("%s: %v allocations for 100 faults", name, n)
+		}
+	}
+}
+
+// A policy decides for the actors of one atespace, and one of no atespace for nobody.
+func TestCompileForOneAtespace(t *testing.T) {
+	for _, tc := range []struct {
+		of, asked string
+		ok        bool
+	}{{"demo", "demo", true}, {"demo", "other", false}, {"other", "demo", false}, {"", "demo", false}, {"demo", "", false}, {"", "", false}} {
+		p := policy(https(nil, "a.test"))
+		p.Atespace = tc.of
+		if r, err := egress.Compile(p, tc.asked); (err == nil) != tc.ok || (r != nil) != tc.ok {
+			t.Errorf("a policy of %q for %q: %v", tc.of, tc.asked, err)
 		}
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // Errors of a Lot that no attempt has made.
 var (
-	// ErrLotFull is a request that would have had to wait and found no place to.
+	// ErrLotFull is a request that would have had to wait and found no place to, or that came while as many flights as
+	// there may be were under way.
 	ErrLotFull = errors.New("too many requests wait already")
 	// ErrLotClosed is a request to a lot that is closed.
 	ErrLotClosed = errors.New("nothing is woken any more")
@@ -26,6 +27,10 @@ type Wake[K comparable, T any] func(ctx context.Context, key K) (T, error)
 // A request takes a place in the lot only once the first attempt has failed in a way that may pass, so that a full lot
 // never turns away who asks for something that is awake.
 //
+// Places are for requests. Flights on which nobody waits any more take none, and go on only as long as there is room for
+// them: of those between two attempts there are at most as many as places, and the oldest ends for a newer one. All flights
+// together are at most twice as many as places, and at least 1024; beyond that a request for another key is turned away.
+//
 // A Lot lives as long as the process. Its methods are safe for concurrent use.
 type Lot[K comparable, T any] struct {
 	parking Parking
@@ -36,17 +41,20 @@ type Lot[K comparable, T any] struct {
 	running sync.WaitGroup // flights
 
 	mu       sync.Mutex // guards all below, and the flights
-	flights  map[K]*flight[T]
-	parked   int // requests with a place
-	retrying int // flights that have failed once; at most parking.Max, also when their callers have left
+	flights  map[K]*flight[K, T]
+	parked   int        // requests with a place
+	idle     *list.List // of *flight between two attempts on which nobody waits, in the order of their becoming so
 	rejected uint64
 	closed   bool
 }
 
 // flight is the common fate of those who asked for one key.
-type flight[T any] struct {
+type flight[K comparable, T any] struct {
+	key     K
 	waiters *list.List // of *waiter, in the order of their coming
 	parking bool       // the first attempt has failed: who waits has a place
+	asleep  bool       // it is between two attempts
+	idle    *list.Element
 	done    chan struct{}
 	// Written before done is closed, not after.
 	value   T
@@ -65,7 +73,7 @@ type waiter struct {
 
 // NewLot makes a lot. The parking must be valid. retry judges the errors of wake; it must not block. NewLot starts nothing.
 func NewLot[K comparable, T any](p Parking, wake Wake[K, T], retry func(error) Retry) *Lot[K, T] {
-	l := &Lot[K, T]{parking: p, wake: wake, retry: retry, flights: make(map[K]*flight[T])}
+	l := &Lot[K, T]{parking: p, wake: wake, retry: retry, flights: make(map[K]*flight[K, T]), idle: list.New()}
 	l.stop, l.cancel = context.WithCancel(context.Background())
 	return l
 }
@@ -101,7 +109,7 @@ func (l *Lot[K, T]) Wait(ctx context.Context, key K) (T, Stay, error) {
 }
 
 // join takes a seat on the flight for a key.
-func (l *Lot[K, T]) join(ctx context.Context, key K) (*flight[T], *waiter, error) {
+func (l *Lot[K, T]) join(ctx context.Context, key K) (*flight[K, T], *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f, w := l.flights[key], &waiter{shed: make(chan struct{})}
@@ -113,13 +121,18 @@ func (l *Lot[K, T]) join(ctx context.Context, key K) (*flight[T], *waiter, error
 		return nil, w, context.Cause(ctx)
 	}
 	if f == nil {
-		f = &flight[T]{waiters: list.New(), done: make(chan struct{})}
+		if len(l.flights) >= l.parking.flights() && !l.endIdle() {
+			l.rejected++
+			return nil, w, ErrLotFull
+		}
+		f = &flight[K, T]{key: key, waiters: list.New(), done: make(chan struct{})}
 		l.flights[key] = f
-		l.running.Go(func() { l.fly(context.WithoutCancel(ctx), key, f) })
+		l.running.Go(func() { l.fly(context.WithoutCancel(ctx), f) })
 	}
 	if f.parking && !l.park(w) {
 		return nil, w, ErrLotFull
 	}
+	l.rouse(f)
 	w.place = f.waiters.PushBack(w)
 	return f, w, nil
 }
@@ -136,7 +149,7 @@ func (l *Lot[K, T]) park(w *waiter) bool {
 }
 
 // leave gives up seat and place, and tells how it went.
-func (l *Lot[K, T]) leave(ctx context.Context, f *flight[T], w *waiter) (value T, stay Stay, err error) {
+func (l *Lot[K, T]) leave(ctx context.Context, f *flight[K, T], w *waiter) (value T, stay Stay, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	stay.Joined = w.joined
@@ -145,6 +158,7 @@ func (l *Lot[K, T]) leave(ctx context.Context, f *flight[T], w *waiter) (value T
 		l.parked--
 		stay.Parked = time.Since(w.since)
 	}
+	l.lull(f)
 	// Who was sent away stays so, even if the flight has landed since: it has been counted.
 	if closed(w.shed) {
 		stay.Landing = Rejected
@@ -167,47 +181,53 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// fly makes attempts until there is an answer.
-func (l *Lot[K, T]) fly(ctx context.Context, key K, f *flight[T]) {
+// fly makes attempts until there is an answer. It lands the flight whatever happens: it is nobody's request, so that
+// nobody else would catch a panic of wake or retry, and a flight that never lands would hold its key for good.
+func (l *Lot[K, T]) fly(ctx context.Context, f *flight[K, T]) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.fail(f, fmt.Errorf("waking panicked: %v", p), Failed)
+		} else if !closed(f.done) {
+			l.fail(f, errors.New("waking ended its goroutine"), Failed)
+		}
+	}()
 	start := time.Now()
-	budget := l.parking.Budget
-	if l.parking.Max == 0 {
-		budget = 0 // the time that one attempt may take is then overtime alone
-	}
-	ctx, cancel := context.WithTimeout(ctx, budget+overtime)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.stop, cancel)()
 	for n := 0; ; n++ {
-		value, err := l.attempt(ctx, key)
+		value, late, err := l.attempt(ctx, start, f.key)
 		if err == nil {
-			l.land(key, f, value, nil, Served)
+			l.land(f, value, nil, Served)
 			return
 		}
-		delay, landing := l.judge(ctx, n, time.Since(start), err)
+		delay, landing := l.judge(late, n, time.Since(start), err)
 		if landing != Served {
-			l.land(key, f, value, err, landing)
+			l.fail(f, err, landing)
 			return
 		}
-		if !l.parkAll(key, f) || !l.sleep(ctx, key, f, delay, err) {
+		if !l.rest(f) || !l.sleep(ctx, f, delay, err) {
 			return
 		}
 	}
 }
 
-// attempt calls wake. A panic in it is an error: the flight is nobody's request, and nobody else would catch it.
-func (l *Lot[K, T]) attempt(ctx context.Context, key K) (value T, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("waking panicked: %v", p)
-		}
-	}()
-	return l.wake(ctx, key)
+// attempt calls wake, and returns with its answer how its context has ended, if it has.
+func (l *Lot[K, T]) attempt(ctx context.Context, start time.Time, key K) (value T, late, err error) {
+	until := time.Now().Add(attemptCeiling)
+	if l.parking.Max == 0 {
+		until = start.Add(unparkedCeiling)
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	value, err = l.wake(ctx, key)
+	return value, ctx.Err(), err
 }
 
 // judge says how the flight lands after a failed attempt, or with Served that it goes on after a delay.
-func (l *Lot[K, T]) judge(ctx context.Context, n int, spent time.Duration, err error) (time.Duration, Landing) {
-	if ended := ctx.Err(); ended != nil || errors.Is(err, context.DeadlineExceeded) {
-		if errors.Is(ended, context.Canceled) {
+func (l *Lot[K, T]) judge(late error, n int, spent time.Duration, err error) (time.Duration, Landing) {
+	if late != nil || errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(late, context.Canceled) {
 			return 0, Failed
 		}
 		return 0, TimedOut
@@ -215,7 +235,7 @@ func (l *Lot[K, T]) judge(ctx context.Context, n int, spent time.Duration, err e
 	kind, left := l.retry(err), l.parking.Budget-spent
 	parks := l.parking.Max > 0
 	if !parks {
-		left = overtime - spent
+		left = unparkedCeiling - spent
 	}
 	if kind == NoRetry || kind == RetryParked && !parks {
 		return 0, Failed
@@ -230,68 +250,115 @@ func (l *Lot[K, T]) judge(ctx context.Context, n int, spent time.Duration, err e
 	return delay, Served
 }
 
-// parkAll gives a place to each who waits, first come, first served, and sends the others away. A flight on which nobody
-// found a place ends; one whose callers have all left goes on. So does none when as many flights as there are places go on
-// already: callers who leave at once must not keep any number of them in the air.
-func (l *Lot[K, T]) parkAll(key K, f *flight[T]) bool {
+// rest is what a flight does between two attempts. It reports false when the flight has landed instead.
+func (l *Lot[K, T]) rest(f *flight[K, T]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f.parking || l.parking.Max == 0 {
-		return true
+	if !f.parking && l.parking.Max > 0 && !l.parkAll(f) {
+		return false
 	}
-	room := l.retrying < l.parking.Max
+	f.asleep = true
+	l.lull(f)
+	return !closed(f.done)
+}
+
+// parkAll gives a place to each who waits, first come, first served, and sends the others away. A flight on which nobody
+// found a place ends. The lot is locked.
+func (l *Lot[K, T]) parkAll(f *flight[K, T]) bool {
 	asked, kept := f.waiters.Len(), 0
 	for e := f.waiters.Front(); e != nil; {
 		w, next := e.Value.(*waiter), e.Next()
-		if room && l.park(w) {
+		if l.park(w) {
 			kept++
 		} else {
 			f.waiters.Remove(e)
 			close(w.shed)
-			if !room {
-				l.rejected++
-			}
 		}
 		e = next
 	}
-	if !room || asked > 0 && kept == 0 {
+	if asked > 0 && kept == 0 {
 		var zero T
-		l.landLocked(key, f, zero, ErrLotFull, Rejected)
+		l.landLocked(f, zero, ErrLotFull, Rejected)
 		return false
 	}
 	f.parking = true
-	l.retrying++
 	return true
 }
 
-// sleep waits for the next attempt. It reports false, and lands the flight, when the lot is closed meanwhile.
-func (l *Lot[K, T]) sleep(ctx context.Context, key K, f *flight[T], delay time.Duration, last error) bool {
+// lull counts a flight among the idle ones if it has become one, and ends the oldest when there are too many. The lot is
+// locked.
+func (l *Lot[K, T]) lull(f *flight[K, T]) {
+	if !f.asleep || f.idle != nil || f.waiters.Len() > 0 || closed(f.done) {
+		return
+	}
+	f.idle = l.idle.PushBack(f)
+	if l.parking.Max > 0 && l.idle.Len() > l.parking.Max {
+		l.endIdle()
+	}
+}
+
+// rouse is the opposite of lull. The lot is locked.
+func (l *Lot[K, T]) rouse(f *flight[K, T]) {
+	if f.idle != nil {
+		l.idle.Remove(f.idle)
+		f.idle = nil
+	}
+}
+
+// endIdle lands the oldest flight that is between two attempts and on which nobody waits, and reports whether there was
+// one. An attempt under way is never ended for others. The lot is locked.
+func (l *Lot[K, T]) endIdle() bool {
+	oldest := l.idle.Front()
+	if oldest == nil {
+		return false
+	}
+	var zero T
+	l.landLocked(oldest.Value.(*flight[K, T]), zero, ErrLotFull, Rejected)
+	return true
+}
+
+// sleep waits for the next attempt. It reports false when the flight has landed meanwhile, and lands it when the lot is
+// closed.
+func (l *Lot[K, T]) sleep(ctx context.Context, f *flight[K, T], delay time.Duration, last error) bool {
 	t := time.NewTimer(delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
+	case <-f.done:
+		return false
 	case <-ctx.Done():
-		var zero T
-		l.land(key, f, zero, last, Failed)
+		l.fail(f, last, Failed)
 		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.asleep = false
+	l.rouse(f)
+	return !closed(f.done)
 }
 
 // land publishes how the flight ended: first the result, then that there is no such flight, then to those who wait. Who
 // comes in between begins another flight, and never reads a result from before it asked.
-func (l *Lot[K, T]) land(key K, f *flight[T], value T, err error, landing Landing) {
+func (l *Lot[K, T]) land(f *flight[K, T], value T, err error, landing Landing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.landLocked(key, f, value, err, landing)
+	l.landLocked(f, value, err, landing)
 }
 
-func (l *Lot[K, T]) landLocked(key K, f *flight[T], value T, err error, landing Landing) {
-	f.value, f.err, f.landing = value, err, landing
-	delete(l.flights, key)
-	if f.parking {
-		l.retrying--
+// fail lands a flight without a value.
+func (l *Lot[K, T]) fail(f *flight[K, T], err error, landing Landing) {
+	var zero T
+	l.land(f, zero, err, landing)
+}
+
+// landLocked does nothing to a flight that has landed already. The lot is locked.
+func (l *Lot[K, T]) landLocked(f *flight[K, T], value T, err error, landing Landing) {
+	if closed(f.done) {
+		return
 	}
+	f.value, f.err, f.landing = value, err, landing
+	delete(l.flights, f.key)
+	l.rouse(f)
 	close(f.done)
 }
 

@@ -192,11 +192,12 @@ func TestSlowAttempts(t *testing.T) {
 		attempts int
 	}{
 		{"a success after the budget", slow(5300*time.Millisecond, nil), landed{"first", service.Stay{}, nil, 5300 * time.Millisecond}, 1},
-		{"a success just before overtime ends", slow(20*time.Second-1, nil), landed{"first", service.Stay{}, nil, 20*time.Second - 1}, 1},
+		{"a success after a slow probe", slow(25*time.Second, nil), landed{"first", service.Stay{}, nil, 25 * time.Second}, 1},
+		{"a success just before the ceiling", slow(2*time.Minute-1, nil), landed{"first", service.Stay{}, nil, 2*time.Minute - 1}, 1},
 		{"a failure just before the budget ends", slow(4950*time.Millisecond, errBusy), landed{"late", service.Stay{Parked: 50 * time.Millisecond}, nil, 5 * time.Second}, 2},
 		{"a failure when the budget ends", slow(5*time.Second, errBusy), landed{"first", service.Stay{Landing: service.Exhausted}, errBusy, 5 * time.Second}, 1},
 		{"a failure after the budget", slow(6*time.Second, errConflict), landed{"first", service.Stay{Landing: service.Exhausted}, errConflict, 6 * time.Second}, 1},
-		{"no answer", slow(time.Hour, nil), landed{"", service.Stay{Landing: service.TimedOut}, errBusy, 20 * time.Second}, 1},
+		{"no answer", slow(time.Hour, nil), landed{"", service.Stay{Landing: service.TimedOut}, errBusy, 2 * time.Minute}, 1},
 		{"an answer that says so itself", slow(time.Second, context.DeadlineExceeded), landed{"first", service.Stay{Landing: service.TimedOut}, context.DeadlineExceeded, time.Second}, 1},
 		{"an answer", slow(time.Second, errFinal), landed{"first", service.Stay{Landing: service.Failed}, errFinal, time.Second}, 1},
 	} {

@@ -11,7 +11,8 @@ import (
 // Parking says how long requests wait for something that has to be woken first, how many of them, and how often it is
 // tried. It is plain data.
 type Parking struct {
-	// Budget is how long it is tried, counted from the beginning of the first attempt. More than 0.
+	// Budget is how long it is tried, counted from the beginning of the first attempt. More than 0. An attempt that is under
+	// way when it ends is not ended with it: it has 2 minutes of its own.
 	Budget time.Duration
 	// Max is how many requests may be parked at a time. With 0 none is: what fails is not tried again, with the one
 	// exception of RetryConflict.
@@ -46,11 +47,18 @@ func (p Parking) Validate() error {
 }
 
 const (
-	// overtime is how long an attempt may go on after the budget has run out. It is not ended with the budget, since
-	// whoever does the waking may then be left half way; and its late success is still a success. Where nothing is parked
-	// it is all the time there is.
-	overtime = 15 * time.Second
+	// attemptCeiling ends an attempt that is not answered, where requests are parked. The budget never ends one: whoever
+	// does the waking might be left half way, and a late success is still a success. What is woken may take 30 s by default
+	// until its probes are answered, and some take longer.
+	attemptCeiling = 2 * time.Minute
+	// unparkedCeiling is all the time that there is where nothing is parked, for one attempt as for several.
+	unparkedCeiling = 15 * time.Second
+	// minFlights is how many flights there may be at least, however few places there are.
+	minFlights = 1024
 )
+
+// flights is how many keys may be tried at a time.
+func (p Parking) flights() int { return max(minFlights, 2*p.Max) }
 
 // delay is the one after failed attempt n, counted from 0, when so much of the budget is left: it is never longer than
 // that, so that one last attempt is made when the budget ends.
