@@ -82,10 +82,25 @@ func newIssuer(m *manager, storage certmagic.Storage) (*issuer, error) {
 func (i *issuer) IssuerKey() string { return i.key }
 
 func (i *issuer) client() *acmez.Client {
-	return &acmez.Client{
-		Client:           &acme.Client{Directory: i.acme.Directory, HTTPClient: i.http, UserAgent: "Sluice", PollTimeout: orderTime},
-		ChallengeSolvers: i.solvers,
+	return &acmez.Client{Client: &acme.Client{Directory: i.acme.Directory, HTTPClient: i.http, UserAgent: "Sluice", PollTimeout: orderTime}}
+}
+
+// solversFor are the solvers for one order.
+func (i *issuer) solversFor(account *acme.Account, names []string) (map[string]acmez.Solver, error) {
+	thumbprint, err := account.Thumbprint()
+	if err != nil {
+		return nil, fmt.Errorf("thumbprint of the account: %w", err)
 	}
+	g := guarded{thumbprint: thumbprint}
+	for _, name := range names {
+		g.names = append(g.names, strings.TrimPrefix(name, "*."))
+	}
+	all := map[string]acmez.Solver{}
+	for kind, s := range i.solvers {
+		g.solver = s
+		all[kind] = g
+	}
+	return all, nil
 }
 
 // GetRenewalInfo asks when the authority would like a certificate to be renewed (RFC 9773).
@@ -130,6 +145,9 @@ func (i *issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*cert
 func (i *issuer) order(ctx context.Context, client *acmez.Client, account acme.Account, csr *x509.CertificateRequest) ([]acme.Certificate, error) {
 	params, err := acmez.OrderParametersFromCSR(account, csr)
 	if err != nil {
+		return nil, err
+	}
+	if client.ChallengeSolvers, err = i.solversFor(&account, csr.DNSNames); err != nil {
 		return nil, err
 	}
 	if len(csr.DNSNames) == 1 {
