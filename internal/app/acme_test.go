@@ -186,3 +186,24 @@ func TestAuthorityOutage(t *testing.T) {
 		t.Errorf("the old certificate is gone: %v", again.Subject)
 	}
 }
+
+// There is no end to show of a certificate that is not there yet.
+func TestExpiryBeforeACertificate(t *testing.T) {
+	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
+	b := gatewaytest.NewBackend(t, "one")
+	g := gatewaytest.Start(t, site{
+		entrypoints: fmt.Sprintf(`entrypoints "web" { address = "127.0.0.1:0" }
+entrypoints "tls" {
+  address = "127.0.0.1:0"
+  tls {
+    acme               = true
+    acme_directory_url = "https://127.0.0.1:1/dir"
+    acme_storage_path  = %q
+  }
+}`, filepath.Join(t.TempDir(), "acme")), backends: []string{b.URL}, rule: "Host(`acme.test`)", extra: management,
+	}.String())
+	_, text := ask(t, g.Addr("management"), "/api/gateway/metrics")
+	if !strings.Contains(text, "gateway_tls_certificate_renewals_total") || strings.Contains(text, `expiry_timestamp_seconds{entrypoint="tls"}`) {
+		t.Errorf("metrics:\n%s", text)
+	}
+}

@@ -143,7 +143,9 @@ func (a *App) measured() telemetry.Sources {
 		Certificates: func(report func(string, time.Time)) {
 			if c := a.active.Load(); c != nil {
 				for name, src := range c.certs {
-					report(name, src.Expires())
+					if end := src.Expires(); !end.IsZero() {
+						report(name, end)
+					}
 				}
 			}
 		},

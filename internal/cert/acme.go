@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"math/big"
 	mathrand "math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,6 +60,7 @@ type manager struct {
 
 	placeholder *tls.Certificate
 	current     map[string]*atomic.Pointer[tls.Certificate] // by name; an entry for each, nil until there is one
+	inherited   map[string]*tls.Certificate                 // by name: in force until the authority has issued one; does not change
 
 	once    sync.Once
 	ctx     context.Context
@@ -68,8 +68,9 @@ type manager struct {
 	working sync.WaitGroup
 }
 
-func acmeID(a *config.ACME) digest {
-	text := fmt.Appendf(nil, "%q %q %q %q %q %q", a.Domains, a.Email, a.Directory, a.CAFile, a.StoragePath, a.Challenge)
+// acmeID tells acme parts apart, and contents of the file of the authority's roots.
+func acmeID(a *config.ACME, roots digest) digest {
+	text := fmt.Appendf(nil, "%q %q %q %q %x %q %q", a.Domains, a.Email, a.Directory, a.CAFile, roots, a.StoragePath, a.Challenge)
 	if n := a.DNS; n != nil {
 		text = fmt.Appendf(text, " dns %q %q %q %d %q %q %q %q", n.Provider, n.ZoneID, n.Token.Reveal(), n.Propagation, n.Server, n.KeyName, n.KeyAlg, n.Endpoint)
 	}
@@ -80,24 +81,28 @@ func acmeID(a *config.ACME) digest {
 }
 
 // newManager takes up the certificates that are in storage already, so that they are served from the first connection on.
-func newManager(s *Store, a *config.ACME) (*manager, error) {
+// For names without, what other managers have is served on: another authority or storage takes its time.
+func newManager(s *Store, a *config.ACME, id digest, roots *x509.CertPool) (*manager, error) {
 	m := &manager{
-		id: acmeID(a), store: s, acme: *a, log: s.log.With("directory", a.Directory), current: map[string]*atomic.Pointer[tls.Certificate]{},
+		id: id, store: s, acme: *a, log: s.log.With("directory", a.Directory),
+		current: map[string]*atomic.Pointer[tls.Certificate]{}, inherited: map[string]*tls.Certificate{},
 	}
-	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
-	if m.placeholder, err = selfSigned(a.Domains); err != nil {
+	if m.placeholder, err = selfSigned(); err != nil {
 		return nil, fmt.Errorf("making a placeholder: %w", err)
 	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
 	storage := &certmagic.FileStorage{Path: a.StoragePath}
-	if m.issuer, err = newIssuer(m, storage); err != nil {
+	if m.issuer, err = newIssuer(m, storage, roots); err != nil {
+		m.cancel()
 		return nil, err
 	}
 	logger := newZap(s.log)
 	m.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert:   func(certmagic.Certificate) (*certmagic.Config, error) { return m.magic, nil },
-		RenewCheckInterval: s.renewCheck, Logger: logger,
+		RenewCheckInterval: s.renewCheck, Logger: logger, // it counts when is decided whether to renew
 	})
+	m.cache.Stop() // ends its own renewals, which attend makes, and nothing else
 	m.magic = certmagic.New(m.cache, certmagic.Config{
 		Storage: storage, Issuers: []certmagic.Issuer{m.issuer}, Logger: logger, OnEvent: m.event,
 		OCSP: certmagic.OCSPConfig{DisableStapling: true},
@@ -106,8 +111,38 @@ func newManager(s *Store, a *config.ACME) (*manager, error) {
 		m.current[name] = new(atomic.Pointer[tls.Certificate])
 		_, _ = m.magic.CacheManagedCertificate(m.ctx, name) // what is not there, or not good, is asked for after Start
 		m.take(name)
+		if m.current[name].Load() == nil {
+			m.inherit(name)
+		}
 	}
 	return m, nil
+}
+
+// inherit takes up what another manager serves for a name, the newest if there are several.
+func (m *manager) inherit(name string) {
+	for _, other := range m.store.managersNow() {
+		p := other.current[name]
+		if p == nil || p.Load() == nil {
+			continue
+		}
+		c, best := p.Load(), m.inherited[name]
+		if best == nil || newer(c.Leaf, best.Leaf) {
+			m.inherited[name] = c
+			m.current[name].Store(c)
+		}
+	}
+}
+
+// own is what the manager's authority has issued for a name, as far as is known; nil nothing.
+func (m *manager) own(name string) *x509.Certificate {
+	p := m.current[name]
+	if p == nil {
+		return nil
+	}
+	if c := p.Load(); c != nil && c != m.inherited[name] {
+		return c.Leaf
+	}
+	return nil
 }
 
 // start begins to ask for what is missing, and to renew. Calling it again does nothing.
@@ -129,7 +164,10 @@ func (m *manager) attend(name string, slots chan struct{}) {
 		case <-m.ctx.Done():
 			return
 		}
-		err := m.magic.ManageSync(m.ctx, []string{name})
+		err := m.clean(m.ctx, name)
+		if err == nil {
+			err = m.magic.ManageSync(m.ctx, []string{name})
+		}
 		m.take(name)
 		<-slots
 		wait := m.store.renewCheck*9/10 + mathrand.N(m.store.renewCheck/5)
@@ -155,14 +193,20 @@ func (m *manager) attend(name string, slots chan struct{}) {
 }
 
 // take puts what the library has for a name into force, if that is newer, and has the library forget it: so it looks at the
-// storage again next time, where another instance may have put a newer one.
+// storage again next time, where another instance may have put a newer one. A newer one may end sooner: authorities shorten
+// the life of certificates, and some have been replaced because they were bad.
 func (m *manager) take(name string) {
 	for _, c := range m.cache.AllMatchingCertificates(name) {
-		if now := m.current[name].Load(); slices.Contains(c.Names, name) && (now == nil || c.Leaf.NotAfter.After(now.Leaf.NotAfter)) {
+		if certifies(c.Leaf, name) && newer(c.Leaf, m.own(name)) {
 			m.current[name].Store(&c.Certificate)
 		}
 	}
 	m.cache.RemoveManaged([]certmagic.SubjectIssuer{{Subject: name}})
+}
+
+// newer reports whether a certificate is to replace another one, which may be nil.
+func newer(c, than *x509.Certificate) bool {
+	return than == nil || c.SerialNumber.Cmp(than.SerialNumber) != 0 && !c.NotBefore.Before(than.NotBefore)
 }
 
 // expires is when the certificate of a name ends; zero without one.
@@ -192,7 +236,6 @@ func backoff(err error, failures int) time.Duration {
 func (m *manager) close() {
 	m.cancel()
 	m.working.Wait()
-	m.cache.Stop()
 	m.issuer.http.CloseIdleConnections()
 }
 
@@ -237,14 +280,14 @@ func (m *manager) leaves() []*x509.Certificate {
 }
 
 // selfSigned makes a certificate that no client trusts: it ends a handshake with an error that operators recognize, and
-// lets those through that come to look at the challenge and verify nothing.
-func selfSigned(names []string) (*tls.Certificate, error) {
+// lets those through that come to look at the challenge and verify nothing. It tells nobody which names are served.
+func selfSigned() (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "not issued yet"}, DNSNames: names,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "not issued yet"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(placeholderLife),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)

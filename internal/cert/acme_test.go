@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -306,8 +307,11 @@ func TestAccountBinding(t *testing.T) {
 func TestNothingBeforeStart(t *testing.T) {
 	p := gatewaytest.NewPebble(t, gatewaytest.PebbleOptions{}).Start()
 	i := newInstance(t, settings(t, p, "acme.test"), p.TLSPort)
-	if leaf, _ := i.leaf(t, "acme.test", nil); leaf.Subject.CommonName != "not issued yet" {
-		t.Errorf("served is %v", leaf.Subject)
+	if leaf, _ := i.leaf(t, "acme.test", nil); leaf.Subject.CommonName != "not issued yet" || len(leaf.DNSNames) > 0 {
+		t.Errorf("served is %v for %v", leaf.Subject, leaf.DNSNames)
+	}
+	if end := i.source.Expires(); !end.IsZero() {
+		t.Errorf("what is not there ends %v", end)
 	}
 	i.stop(t)
 	if n := p.Orders(); n != 0 {
@@ -369,5 +373,62 @@ func TestChallengeTokens(t *testing.T) {
 		if got, ok := store.Challenge(token); got != want || ok != (want != "") {
 			t.Errorf("%q is answered %q", token, got)
 		}
+	}
+}
+
+// New content of the file with the authority's roots is taken up by the next Load.
+func TestChangeOfRoots(t *testing.T) {
+	p := gatewaytest.NewPebble(t, gatewaytest.PebbleOptions{}).Start()
+	a := settings(t, p, "acme.test")
+	good, err := os.ReadFile(a.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.CAFile = filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(a.CAFile, issue(t, 1).cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i := newInstance(t, a, p.TLSPort)
+	i.source.Start()
+	gatewaytest.Until(t, "the authority is not trusted", func() bool { return i.store.Stats().Refused > 0 })
+	if err := os.WriteFile(a.CAFile, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := load(t, i.store, cert.Options{ACME: &a})
+	next.Start()
+	gatewaytest.Until(t, "a certificate is issued", func() bool { return i.store.Stats().Issued == 1 })
+}
+
+// An authority that takes connections and says nothing does not hold up the end of the process.
+func TestEndBesideAHangingAuthority(t *testing.T) {
+	p := gatewaytest.NewPebble(t, gatewaytest.PebbleOptions{}).Start()
+	a := settings(t, p, "one.test", "two.test", "three.test")
+	i := newInstance(t, a, p.TLSPort)
+	i.source.Start()
+	for _, n := range a.Domains {
+		i.await(t, n, p.Root(), nil)
+	}
+	i.stop(t)
+	rewrite(t, a.StoragePath, func(meta map[string]any) {
+		info := meta["issuer_data"].(map[string]any)["renewal_info"].(map[string]any)
+		info["_retryAfter"] = time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
+	})
+	p.Stop()
+	l, err := net.Listen("tcp", strings.TrimSuffix(strings.TrimPrefix(p.Directory, "https://"), "/dir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	i = newInstance(t, a, p.TLSPort)
+	i.source.Start()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	began := time.Now()
+	i.stop(t)
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("the end took %v", d)
 	}
 }

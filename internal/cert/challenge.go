@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,9 +58,6 @@ func place(c acme.Challenge) string {
 
 // Present makes a challenge known.
 func (s solver) Present(ctx context.Context, c acme.Challenge) error {
-	if !isToken(c.Token) {
-		return errors.New("the authority sent a token that is none")
-	}
 	var answer *tls.Certificate
 	if c.Type == acme.ChallengeTypeTLSALPN01 {
 		var err error
@@ -82,9 +81,6 @@ func (s solver) Present(ctx context.Context, c acme.Challenge) error {
 
 // CleanUp forgets a challenge.
 func (s solver) CleanUp(ctx context.Context, c acme.Challenge) error {
-	if !isToken(c.Token) {
-		return nil
-	}
 	s.pending.mu.Lock()
 	if c.Type == acme.ChallengeTypeTLSALPN01 {
 		delete(s.pending.certs, c.Identifier.Value)
@@ -93,6 +89,52 @@ func (s solver) CleanUp(ctx context.Context, c acme.Challenge) error {
 	}
 	s.pending.mu.Unlock()
 	return s.storage.Delete(context.WithoutCancel(ctx), place(c))
+}
+
+// guarded lets a solver see only challenges of one order: what an authority sends becomes the name of a file or of a record,
+// and its content.
+type guarded struct {
+	solver     acmez.Solver
+	names      []string // ordered, as they stand in an authorization: without the label of a wildcard
+	thumbprint string   // of the account's key
+}
+
+// check refuses a challenge that does not follow from the order. Without a token of the alphabet it would leave its folder;
+// with another name, or a key authorization (RFC 8555 section 8.1) that is not ours, it would prove what nobody ordered.
+func (g guarded) check(c acme.Challenge) error {
+	switch {
+	case !isToken(c.Token):
+		return errors.New("the authority sent a token that is none")
+	case c.Identifier.Type != "dns" || !slices.Contains(g.names, c.Identifier.Value):
+		return fmt.Errorf("the authority asks for %.20q %.256q, which was not ordered", c.Identifier.Type, c.Identifier.Value)
+	case c.KeyAuthorization != c.Token+"."+g.thumbprint:
+		return errors.New("the authority sent a key authorization that is not of this account")
+	}
+	return nil
+}
+
+// Present presents what is good.
+func (g guarded) Present(ctx context.Context, c acme.Challenge) error {
+	if err := g.check(c); err != nil {
+		return err
+	}
+	return g.solver.Present(ctx, c)
+}
+
+// Wait waits as the solver does.
+func (g guarded) Wait(ctx context.Context, c acme.Challenge) error {
+	if w, ok := g.solver.(acmez.Waiter); ok {
+		return w.Wait(ctx, c)
+	}
+	return nil
+}
+
+// CleanUp cleans up what may have been presented. It is called also for what was not.
+func (g guarded) CleanUp(ctx context.Context, c acme.Challenge) error {
+	if g.check(c) != nil {
+		return nil
+	}
+	return g.solver.CleanUp(ctx, c)
 }
 
 // isToken reports whether a token has the alphabet that RFC 8555 section 8.3 gives it: it becomes the name of a file.

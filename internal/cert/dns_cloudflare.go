@@ -2,7 +2,6 @@ package cert
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/cloudflare/cloudflare-go/v7/dns"
 	"github.com/cloudflare/cloudflare-go/v7/option"
@@ -20,7 +19,7 @@ type cloudflareZone struct {
 func newCloudflareZone(n *config.DNS) *cloudflareZone {
 	opts := []option.RequestOption{
 		option.WithEnvironmentProduction(), option.WithAPIToken(n.Token.Reveal()), option.WithRequestTimeout(callTime),
-		option.WithHTTPClient(&http.Client{Timeout: callTime}),
+		option.WithHTTPClient(newServiceClient()),
 	}
 	if n.Endpoint != "" {
 		opts = append(opts, option.WithBaseURL(n.Endpoint))

@@ -2,7 +2,6 @@ package cert
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +27,7 @@ func newRoute53Zone(n *config.DNS) *route53Zone {
 	o := route53.Options{
 		Region:      "us-east-1",
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return keys, nil }),
-		HTTPClient:  &http.Client{Timeout: callTime},
+		HTTPClient:  newServiceClient(),
 	}
 	if n.Endpoint != "" {
 		o.BaseEndpoint = &n.Endpoint

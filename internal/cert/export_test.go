@@ -35,3 +35,6 @@ func ZoneOf(n *config.DNS) (Records, error) {
 
 // Backoff is how long is waited after a failure.
 var Backoff = backoff
+
+// Newer is which certificates replace which.
+var Newer = newer

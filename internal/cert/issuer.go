@@ -42,15 +42,10 @@ type issuer struct {
 	key     string // names the authority in storage
 }
 
-func newIssuer(m *manager, storage certmagic.Storage) (*issuer, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.ResponseHeaderTimeout = callTime
-	if m.acme.CAFile != "" {
-		c, err := readRoots(m.acme.CAFile, digest{})
-		if err != nil {
-			return nil, fmt.Errorf("acme_ca_file: %w", err)
-		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: c.roots, MinVersion: tls.VersionTLS12}
+func newIssuer(m *manager, storage certmagic.Storage, roots *x509.CertPool) (*issuer, error) {
+	transport := newBounded(m.ctx)
+	if roots != nil {
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
 	i := &issuer{
 		acme: &m.acme, m: m, storage: storage, http: &http.Client{Transport: transport, Timeout: callTime},
@@ -82,14 +77,31 @@ func newIssuer(m *manager, storage certmagic.Storage) (*issuer, error) {
 func (i *issuer) IssuerKey() string { return i.key }
 
 func (i *issuer) client() *acmez.Client {
-	return &acmez.Client{
-		Client:           &acme.Client{Directory: i.acme.Directory, HTTPClient: i.http, UserAgent: "Sluice", PollTimeout: orderTime},
-		ChallengeSolvers: i.solvers,
+	return &acmez.Client{Client: &acme.Client{Directory: i.acme.Directory, HTTPClient: i.http, UserAgent: "Sluice", PollTimeout: orderTime}}
+}
+
+// solversFor are the solvers for one order.
+func (i *issuer) solversFor(account *acme.Account, names []string) (map[string]acmez.Solver, error) {
+	thumbprint, err := account.Thumbprint()
+	if err != nil {
+		return nil, fmt.Errorf("thumbprint of the account: %w", err)
 	}
+	g := guarded{thumbprint: thumbprint}
+	for _, name := range names {
+		g.names = append(g.names, strings.TrimPrefix(name, "*."))
+	}
+	all := map[string]acmez.Solver{}
+	for kind, s := range i.solvers {
+		g.solver = s
+		all[kind] = g
+	}
+	return all, nil
 }
 
 // GetRenewalInfo asks when the authority would like a certificate to be renewed (RFC 9773).
 func (i *issuer) GetRenewalInfo(ctx context.Context, c certmagic.Certificate) (acme.RenewalInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
 	return i.client().GetRenewalInfo(ctx, c.Leaf)
 }
 
@@ -123,6 +135,9 @@ func (i *issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*cert
 	if len(chains) == 0 {
 		return nil, errors.New("the authority sent no certificate")
 	}
+	if err := checkChain(chains[0].ChainPEM, csr); err != nil {
+		return nil, fmt.Errorf("the authority sent a certificate that is of no use: %w", err)
+	}
 	return &certmagic.IssuedCertificate{Certificate: chains[0].ChainPEM, Metadata: chains[0]}, nil
 }
 
@@ -132,10 +147,11 @@ func (i *issuer) order(ctx context.Context, client *acmez.Client, account acme.A
 	if err != nil {
 		return nil, err
 	}
+	if client.ChallengeSolvers, err = i.solversFor(&account, csr.DNSNames); err != nil {
+		return nil, err
+	}
 	if len(csr.DNSNames) == 1 {
-		if current := i.m.current[csr.DNSNames[0]]; current != nil && current.Load() != nil {
-			params.Replaces = current.Load().Leaf
-		}
+		params.Replaces = i.m.own(csr.DNSNames[0])
 	}
 	chains, err := client.ObtainCertificate(ctx, params)
 	var problem acme.Problem

@@ -61,11 +61,11 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// id tells options apart.
-func (o *Options) id() digest {
+// id tells options apart, with the manager for their ACME, nil for none.
+func (o *Options) id(m *manager) digest {
 	text := fmt.Appendf(nil, "%q %t %d %q %d %q", o.Files, o.StrictSNI, o.MinVersion, o.Protocols, o.ClientAuth, o.ClientCAFile)
-	if o.ACME != nil {
-		text = fmt.Appendf(text, " %x", acmeID(o.ACME))
+	if m != nil {
+		text = fmt.Appendf(text, " %x", m.id)
 	}
 	return sha256.Sum256(text)
 }
@@ -129,7 +129,14 @@ func (s *Store) holdManager(a *config.ACME) (*manager, error) {
 	if a == nil {
 		return nil, nil
 	}
-	id := acmeID(a)
+	var roots rootContents
+	if a.CAFile != "" {
+		var err error
+		if roots, err = readRoots(a.CAFile, digest{}); err != nil {
+			return nil, fmt.Errorf("acme_ca_file: %w", err)
+		}
+	}
+	id := acmeID(a, roots.digest)
 	s.mu.Lock()
 	m := s.managers[id]
 	if m != nil {
@@ -139,7 +146,7 @@ func (s *Store) holdManager(a *config.ACME) (*manager, error) {
 	if m != nil {
 		return m, nil
 	}
-	m, err := newManager(s, a)
+	m, err := newManager(s, a, id, roots.roots)
 	if err != nil {
 		return nil, err
 	}
@@ -160,8 +167,25 @@ func (s *Store) letManager(m *manager) {
 	}
 }
 
-// Wait waits until what closed sources have left behind has ended.
-func (s *Store) Wait() { s.ending.Wait() }
+// Wait waits until what closed sources have left behind has ended, at most for a little longer than taking a record out of
+// the DNS may take: storage that hangs does not hold up the end of the process.
+func (s *Store) Wait() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.ending.Wait()
+	}()
+	t := time.NewTimer(waitTime)
+	defer t.Stop()
+	select {
+	case <-ended:
+	case <-t.C:
+		s.log.Error("orders of certificates do not end", "after", waitTime)
+	}
+}
+
+// waitTime bounds Wait.
+const waitTime = cleanupTime + 5*time.Second
 
 // managersNow lists the managers in use.
 func (s *Store) managersNow() []*manager {
@@ -172,7 +196,7 @@ func (s *Store) managersNow() []*manager {
 
 // hold puts what was read into force and returns the set of the options, counting one more user. The store is locked.
 func (s *Store) hold(o Options, pairs map[Files]pairContents, roots rootContents, m *manager) *set {
-	id := o.id()
+	id := o.id(m)
 	known := s.sets[id]
 	if known == nil {
 		known = &set{id: id, options: o, manager: m}
@@ -268,7 +292,7 @@ func (s *Source) Config() *tls.Config { return s.set.config.Load() }
 // Certificates are the leaves that clients may get now; for views.
 func (s *Source) Certificates() []*x509.Certificate { return s.set.leaves() }
 
-// Expires is when the first of the certificates ends.
+// Expires is when the first of the certificates ends; zero before any is issued.
 func (s *Source) Expires() time.Time {
 	var first time.Time
 	for _, leaf := range s.set.leaves() {

@@ -110,7 +110,11 @@ func (d *decoder) acme(o *object) *ACME {
 		if !isHostName(strings.TrimPrefix(t.s, "*.")) || !strings.Contains(strings.TrimPrefix(t.s, "*."), ".") {
 			d.bad(t, CodeValue, "acme_domains in %s has an item that is not a host name of two labels or more", o.title)
 		}
-		a.Domains = append(a.Domains, strings.ToLower(strings.TrimSuffix(t.s, ".")))
+		name := strings.ToLower(strings.TrimSuffix(t.s, "."))
+		if slices.Contains(a.Domains, name) {
+			d.bad(t, CodeConflict, "acme_domains in %s has %s twice", o.title, name)
+		}
+		a.Domains = append(a.Domains, name)
 	}
 	if t := o.str("acme_storage_path", false); t.ok {
 		a.StoragePath = t.s

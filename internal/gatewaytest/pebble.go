@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -45,17 +46,28 @@ type PebbleOptions struct {
 	EAB map[string]string
 }
 
+// Ports for servers that are told their port lie below those that systems give to clients and to whoever asks for any
+// port, so that no such socket takes one between the look and the use.
+const firstPort, lastPort = 20000, 31999
+
 // FreePorts returns ports that nobody uses at this moment.
 func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 100 * n {
+		if len(ports) == n {
+			break
+		}
+		port := firstPort + mathrand.IntN(lastPort-firstPort)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer func() { _ = l.Close() }()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
+	}
+	if len(ports) < n {
+		t.Fatalf("only %d of %d ports are free", len(ports), n)
 	}
 	return ports
 }

@@ -54,6 +54,7 @@ func Run(t testing.TB, binary string, args ...string) *Process {
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	// A child that the binary starts may keep the pipe open; the wait for it must not depend on that.
 	p.cmd.WaitDelay = time.Second
+	p.cmd.SysProcAttr = endWithParent
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("starting %s: %v", binary, err)
 	}

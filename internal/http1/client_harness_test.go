@@ -106,7 +106,7 @@ func backends(t testing.TB, m backendMode, clock *conn.Clock, cfg http1.PoolConf
 		return near, nil
 	}
 	if m.tls {
-		cfg.TLS = clientTLS()
+		cfg.TLS = clientTLS
 	}
 	if cfg.MaxIdle == 0 {
 		cfg.MaxIdle = 8

@@ -17,8 +17,8 @@ import (
 
 // PoolConfig says how a backend is reached.
 type PoolConfig struct {
-	Addr           string      // host:port, or unix:/path
-	TLS            *tls.Config // nil: clear text; must offer http/1.1 only
+	Addr           string             // host:port, or unix:/path
+	TLS            func() *tls.Config // for each connection; nil: clear text; must offer http/1.1 only
 	ConnectTimeout time.Duration
 	IdleTimeout    time.Duration
 	MaxIdle        int
@@ -320,7 +320,7 @@ func (p *Pool) dial(ctx context.Context) (*ClientConn, error) {
 		cc.step = cc.clientStep
 		return cc, nil
 	}
-	t := tls.Client(c, p.cfg.TLS)
+	t := tls.Client(c, p.cfg.TLS())
 	if err := t.HandshakeContext(ctx); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("%w: %w", ErrTLS, err)

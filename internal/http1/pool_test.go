@@ -257,7 +257,7 @@ func TestDialErrors(t *testing.T) {
 		"no such socket": {http1.PoolConfig{Addr: "unix:" + filepath.Join(t.TempDir(), "none")}, t.Context(), http1.ErrConnect},
 		"no port":        {http1.PoolConfig{Addr: "127.0.0.1"}, t.Context(), http1.ErrResolve},
 		"bad name":       {http1.PoolConfig{Addr: "no such name.invalid:80"}, t.Context(), http1.ErrResolve},
-		"no TLS":         {http1.PoolConfig{Addr: plain.Addr().String(), TLS: clientTLS()}, t.Context(), http1.ErrTLS},
+		"no TLS":         {http1.PoolConfig{Addr: plain.Addr().String(), TLS: clientTLS}, t.Context(), http1.ErrTLS},
 		"no time":        {http1.PoolConfig{Addr: free}, expired, http1.ErrConnect},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestTLSVerification(t *testing.T) {
 			near, far := tcpPair(t)
 			done := make(chan struct{})
 			go func() { defer close(done); _ = tlsServer(far).Handshake(); far.Close() }()
-			p := http1.NewPool(http1.PoolConfig{TLS: cfg, ConnectTimeout: 5 * time.Second, Dial: func(context.Context) (net.Conn, error) { return near, nil }}, testClock(t))
+			p := http1.NewPool(http1.PoolConfig{TLS: func() *tls.Config { return cfg }, ConnectTimeout: 5 * time.Second, Dial: func(context.Context) (net.Conn, error) { return near, nil }}, testClock(t))
 			defer p.Close()
 			if _, err := p.Get(ask{t.Context()}, false); !errors.Is(err, http1.ErrTLS) {
 				t.Errorf("%v", err)

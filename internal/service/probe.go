@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -39,7 +40,18 @@ func newProbe(c *Check) *probe {
 		MaxResponseHeaderBytes: maxProbeHead,
 	}
 	if c.pool.tls != nil {
-		t.TLSClientConfig = c.pool.tls.Clone()
+		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			nc, err := dial(ctx, key.addr)
+			if err != nil {
+				return nil, err
+			}
+			secure := tls.Client(nc, c.pool.tls())
+			if err := secure.HandshakeContext(ctx); err != nil {
+				_ = nc.Close()
+				return nil, err
+			}
+			return secure, nil
+		}
 	}
 	return &probe{
 		client: http.Client{

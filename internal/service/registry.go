@@ -41,7 +41,7 @@ type poolKey struct {
 // pooled is a pool with the generations' references to it.
 type pooled struct {
 	pool *http1.Pool
-	tls  *tls.Config // nil: clear text
+	tls  func() *tls.Config // for each connection; nil: clear text
 	key  poolKey
 	refs int
 }

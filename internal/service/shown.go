@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// shown is the certificate that a pool shows to its https backends. The files are looked at when a backend asks for it: new
-// content is shown from then on, and while they are broken what was last good. Sessions of an older certificate are not
-// resumed: the backend would take us for who we were.
+// shown is the certificate that a pool shows to its https backends. The files are looked at when a connection is made: new
+// content is shown from then on, and while they are broken what was last good. Each version has sessions of its own: one that
+// began under an older certificate, whenever its ticket comes, would have the backend take us for who we were.
 type shown struct {
 	certFile, keyFile string
+	base              *tls.Config // of the pool, without certificate; nil before fork
 
-	mu       sync.Mutex // guards the fields below
-	current  *tls.Certificate
-	seen     [2]stamp // of the files in force
-	sessions tls.ClientSessionCache
+	mu      sync.Mutex // guards the fields below
+	current *tls.Certificate
+	seen    [2]stamp // of the files in force
+	config  *tls.Config
 }
 
 // stamp tells versions of a file apart.
@@ -27,20 +28,31 @@ type stamp struct {
 }
 
 func newShown(certFile, keyFile string) (*shown, error) {
-	s := &shown{certFile: certFile, keyFile: keyFile, sessions: tls.NewLRUClientSessionCache(resumable)}
+	s := &shown{certFile: certFile, keyFile: keyFile}
 	if err := s.refresh(); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// fork is the same certificate for another pool, with sessions of its own.
-func (s *shown) fork() *shown {
+// fork is the same certificate for a pool, whose configuration is otherwise base.
+func (s *shown) fork(base *tls.Config) *shown {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &shown{
-		certFile: s.certFile, keyFile: s.keyFile, current: s.current, seen: s.seen, sessions: tls.NewLRUClientSessionCache(resumable),
+	own := &shown{certFile: s.certFile, keyFile: s.keyFile, base: base, current: s.current, seen: s.seen}
+	own.configure()
+	return own
+}
+
+// configure makes the configuration of the certificate in force. s.mu is held, or nobody else knows s.
+func (s *shown) configure() {
+	if s.base == nil {
+		return
 	}
+	c := s.current
+	s.config = s.base.Clone()
+	s.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c, nil }
+	s.config.ClientSessionCache = tls.NewLRUClientSessionCache(resumable)
 }
 
 // refresh reads the files if they have changed. s.mu is held, or nobody else knows s.
@@ -60,32 +72,15 @@ func (s *shown) refresh() error {
 	if err != nil { // its text shows no byte of the files
 		return fmt.Errorf("certificate %s with key %s for backends: %w", s.certFile, s.keyFile, err)
 	}
-	if s.current != nil {
-		s.sessions = tls.NewLRUClientSessionCache(resumable)
-	}
 	s.current, s.seen = &c, now
+	s.configure()
 	return nil
 }
 
-// certificate answers a backend that asks.
-func (s *shown) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+// tls is what a connection that is made now begins with.
+func (s *shown) tls() *tls.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.refresh() // the last good one goes on; a reload or validate tells what is wrong
-	return s.current, nil
-}
-
-// Get returns a session to resume. The files are looked at first: resuming asks for no certificate.
-func (s *shown) Get(key string) (*tls.ClientSessionState, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_ = s.refresh()
-	return s.sessions.Get(key)
-}
-
-// Put keeps a session.
-func (s *shown) Put(key string, c *tls.ClientSessionState) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sessions.Put(key, c)
+	return s.config
 }

@@ -59,13 +59,13 @@ func newPooled(s *config.Server, t config.Transport, from trust) *pooled {
 	if p.key.serverName = t.ServerName; p.key.serverName == "" {
 		p.key.serverName = hostOf(s.Host)
 	}
-	p.tls = &tls.Config{
+	base := &tls.Config{
 		RootCAs: from.roots, ServerName: p.key.serverName, MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(resumable),
 	}
+	p.tls = func() *tls.Config { return base }
 	if from.shown != nil {
-		own := from.shown.fork()
-		p.tls.GetClientCertificate, p.tls.ClientSessionCache = own.certificate, own
+		p.tls = from.shown.fork(base).tls
 	}
 	return p
 }
