@@ -11,8 +11,8 @@ var relayBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return
 
 // Pace bounds how long a relay may move nothing. The zero value bounds nothing.
 type Pace struct {
-	// Guard is armed by the owner of the relay, with a target that interrupts both connections. The relay moves its
-	// deadline; nil with zero bounds only.
+	// Guard is armed by the owner of the relay, with a target that interrupts at least one of the connections. The relay
+	// moves its deadline, and its clock looks for resets; nil with zero bounds only.
 	Guard *Alarm
 	// Idle is for both directions together; 0 is no bound.
 	Idle time.Duration
@@ -73,13 +73,14 @@ func (r *relay) bound() time.Duration {
 	return r.pace.Idle
 }
 
-// look moves the deadline to a bound from now.
+// look moves the deadline to a bound from now, or lifts it.
 func (r *relay) look() {
+	if r.pace.Idle <= 0 && r.pace.HalfClosed <= 0 {
+		return
+	}
 	for {
 		d := r.bound()
-		if d > 0 {
-			r.pace.Guard.Extend(d)
-		}
+		r.pace.Guard.Extend(d)
 		if r.bound() == d { // the other direction has not ended meanwhile
 			return
 		}

@@ -126,15 +126,16 @@ func (c *rawCopy) read(fd int, b []byte) (n int, more bool, e syscall.Errno) {
 		n, e = TryRead(fd, b)
 		return n, true, e
 	}
-	c.iov.Base = unsafe.SliceData(b)
-	c.iov.SetLen(len(b))
 	c.msg.Control = (*byte)(unsafe.Pointer(&c.hint))
 	c.msg.SetControllen(int(unsafe.Sizeof(c.hint)))
+	c.iov.Base = unsafe.SliceData(b)
+	c.iov.SetLen(len(b))
 	for {
 		r, _, errno := syscall.RawSyscall(syscall.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&c.msg)), syscall.MSG_DONTWAIT)
 		if errno == syscall.EINTR {
 			continue
 		}
+		c.iov.Base = nil // a buffer that nobody uses any more is not held by who is idle
 		told := c.msg.Controllen > 0 && c.hint.head.Level == unix.IPPROTO_TCP && c.hint.head.Type == unix.TCP_INQ
 		return int(r), !told || c.hint.inq != 0, errno
 	}
