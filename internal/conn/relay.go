@@ -23,7 +23,8 @@ type Pace struct {
 // Relayed is what a relay has moved, and how it ended.
 type Relayed struct {
 	AtoB, BtoA int64
-	Half       bool  // one direction had ended properly
+	AEnded     bool  // a had properly ended its sending, and b was told
+	BEnded     bool  // the same of b
 	Err        error // what ended it; nil when both directions ended properly
 	AFailed    bool  // Err came from a, not from b
 }
@@ -46,15 +47,15 @@ func Relay(a, b Conn, p Pace) Relayed {
 	}()
 	r.done.BtoA = r.copy(a, b, toA)
 	wg.Wait()
-	r.done.Half = r.half.Load()
+	r.done.AEnded, r.done.BEnded = r.over[0].Load(), r.over[1].Load()
 	return r.done
 }
 
 // relay is the state that both directions share.
 type relay struct {
 	pace Pace
-	half atomic.Bool // a direction has ended properly
-	ends [2]Conn     // a and b
+	over [2]atomic.Bool // a, b: has properly ended its sending
+	ends [2]Conn        // a and b
 
 	// of the clock's visits
 	slot  ClockSlot
@@ -67,7 +68,7 @@ type relay struct {
 
 // bound is what holds now.
 func (r *relay) bound() time.Duration {
-	if r.half.Load() {
+	if r.over[0].Load() || r.over[1].Load() {
 		return r.pace.HalfClosed
 	}
 	return r.pace.Idle
@@ -115,7 +116,11 @@ func (r *relay) ended(dst Conn) {
 	if w, ok := dst.(CloseWriter); ok {
 		_ = w.CloseWrite() // a peer that is gone shows when the other direction is written or read
 	}
-	r.half.Store(true)
+	from := 0
+	if dst == r.ends[0] {
+		from = 1
+	}
+	r.over[from].Store(true)
 	r.look()
 }
 

@@ -93,6 +93,9 @@ func (c *rawCopy) step(fd int) bool {
 		case e != 0:
 			c.err, c.at = os.NewSyscallError("read", e), c.src
 			return true
+		case n == 0 && !more:
+			c.err, c.at = syscall.ECONNRESET, c.src
+			return true
 		case n == 0:
 			c.ended = true
 			return true
@@ -120,7 +123,8 @@ func (c *rawCopy) step(fd int) bool {
 
 // read reads what is there. more is false when that was all and src has not ended: the poller tells when that changes.
 // Without it every read would be followed by one that finds nothing, since the end of a stream that came together with
-// bytes is not told again.
+// bytes is not told again. No byte and nothing more is a reset that a write has been told of, which a read takes for an
+// end: after a FIN the kernel always tells of one more.
 func (c *rawCopy) read(fd int, b []byte) (n int, more bool, e syscall.Errno) {
 	if !c.hints {
 		n, e = TryRead(fd, b)

@@ -3,10 +3,13 @@ package conn_test
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,7 +114,7 @@ func TestRelayRaw(t *testing.T) {
 	if sent != got {
 		t.Error("other bytes arrived than were sent")
 	}
-	if r := result(); r.Err != nil || r.AtoB != up || r.BtoA != down || !r.Half {
+	if r := result(); r.Err != nil || r.AtoB != up || r.BtoA != down || !r.AEnded || !r.BEnded {
 		t.Errorf("%+v", r)
 	}
 }
@@ -249,4 +252,28 @@ func TestRelayRawHalfClosedUnbounded(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	guard.Disarm()
+}
+
+// A reset that a write has been told of is not taken for an end by who reads.
+func TestRelayRawToldReset(t *testing.T) {
+	a, a2 := socketPair(t)
+	b, b2 := socketPair(t)
+	_ = a.SetLinger(0)
+	_ = a.Close()
+	for {
+		if _, err := a2.Write([]byte("x")); errors.Is(err, syscall.ECONNRESET) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := time.AfterFunc(5*time.Second, b2.Interrupt)
+	defer late.Stop()
+	if r := conn.Relay(a2, b2, conn.Pace{}); !errors.Is(r.Err, syscall.ECONNRESET) || !r.AFailed || r.AEnded {
+		t.Errorf("%+v", r)
+	}
+	_ = b.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := b.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the other side sees %v", err)
+	}
 }
