@@ -1,10 +1,14 @@
 package app_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
@@ -59,11 +63,22 @@ func TestTCPDrain(t *testing.T) {
 		}
 	})
 	t.Run("forced", func(t *testing.T) {
+		seen := make(chan error, 1)
+		addr := tcpBackend(t, func(c *net.TCPConn) {
+			_, _ = io.ReadFull(c, make([]byte, 2))
+			_, _ = io.WriteString(c, "y\n")
+			_, err := c.Read(make([]byte, 1))
+			seen <- err
+		})
 		g := gatewaytest.Start(t, "shutdown_timeout_secs = 0\n"+streams("", "", "", "tcp://"+addr))
 		c := dialTCP(t, g.Addr("db"))
 		say(t, c, "x")
 		begin(g)
-		_ = over(t, c)
+		for who, err := range map[string]error{"client": over(t, c), "backend": <-seen} {
+			if !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the %s may take what it has for the whole: %v", who, err)
+			}
+		}
 		ended(t, g)
 		if l := g.Lines.Next(t); l.Text("outcome") != "drained" || l.Text("error_code") != "draining" {
 			t.Error(l)
@@ -134,5 +149,35 @@ func TestTCPFilter(t *testing.T) {
 	say(t, dialTCP(t, g.Addr("db")), "x")
 	if v := gatewaytest.Metric(scrape(t, g), `gateway_middleware_invocations_total{middleware="f"}`); v < 4 {
 		t.Errorf("%v invocations", v)
+	}
+}
+
+// What a backend has sent to its end arrives, though the backend does not take what the client still sends.
+func TestTCPResetAfterEnd(t *testing.T) {
+	const size = 200 << 10
+	addr := tcpBackend(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 2))
+		_, _ = c.Write(make([]byte, size))
+		_ = c.CloseWrite()
+		_, _ = io.ReadFull(c, make([]byte, 4))
+		_ = c.SetLinger(0)
+	})
+	g := gatewaytest.Start(t, streams("", "", "", "tcp://"+addr))
+	c := dialTCP(t, g.Addr("db"))
+	_ = c.SetReadBuffer(4 << 10) // most of it waits in the gateway's socket
+	_, _ = io.WriteString(c, "go")
+	for range 6 { // the backend's end has come soon; its reset is found by writing to it, or by the clock
+		select {
+		case <-time.After(150 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+		_, _ = io.WriteString(c, "more")
+	}
+	if b, err := io.ReadAll(c); len(b) != size || err != nil {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	_ = c.Close()
+	if l := g.Lines.Next(t); l.Text("outcome") != "aborted" || l.Text("error_code") != "backend_reset" {
+		t.Error(l)
 	}
 }

@@ -1,9 +1,12 @@
 package conn
 
+import "sync/atomic"
+
 // prefixed is a connection whose first bytes have been read already.
 type prefixed struct {
 	Conn
-	pre []byte
+	pre  []byte      // the reader's
+	left atomic.Bool // pre is not empty; for who asks while another reads
 }
 
 // WithPrefix returns c with pre to be read first. An empty pre returns c itself.
@@ -11,7 +14,9 @@ func WithPrefix(c Conn, pre []byte) Conn {
 	if len(pre) == 0 {
 		return c
 	}
-	return &prefixed{Conn: c, pre: pre}
+	p := &prefixed{Conn: c, pre: pre}
+	p.left.Store(true)
+	return p
 }
 
 // unread is the connection below prefixes, and what is to be read before it.
@@ -31,7 +36,9 @@ func unread(c Conn) (Conn, []byte) {
 func (p *prefixed) Read(b []byte) (int, error) {
 	if len(p.pre) > 0 {
 		n := copy(b, p.pre)
-		p.pre = p.pre[n:]
+		if p.pre = p.pre[n:]; len(p.pre) == 0 {
+			p.left.Store(false)
+		}
 		return n, nil
 	}
 	return p.Conn.Read(b)
@@ -57,7 +64,7 @@ func (p *prefixed) Interrupt() {
 // Quiet reports whether nothing has arrived and the peer is still there.
 func (p *prefixed) Quiet() bool {
 	q, ok := p.Conn.(interface{ Quiet() bool })
-	return ok && len(p.pre) == 0 && q.Quiet()
+	return ok && !p.left.Load() && q.Quiet()
 }
 
 // PeerGone reports whether the peer has left, if the connection below can tell.

@@ -11,8 +11,8 @@ var relayBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return
 
 // Pace bounds how long a relay may move nothing. The zero value bounds nothing.
 type Pace struct {
-	// Guard is armed by the owner of the relay, with a target that interrupts both connections. The relay moves its
-	// deadline; nil with zero bounds only.
+	// Guard is armed by the owner of the relay, with a target that interrupts at least one of the connections. The relay
+	// moves its deadline, and its clock looks for resets; nil with zero bounds only.
 	Guard *Alarm
 	// Idle is for both directions together; 0 is no bound.
 	Idle time.Duration
@@ -23,7 +23,8 @@ type Pace struct {
 // Relayed is what a relay has moved, and how it ended.
 type Relayed struct {
 	AtoB, BtoA int64
-	Half       bool  // one direction had ended properly
+	AEnded     bool  // a had properly ended its sending, and b was told
+	BEnded     bool  // the same of b
 	Err        error // what ended it; nil when both directions ended properly
 	AFailed    bool  // Err came from a, not from b
 }
@@ -46,15 +47,15 @@ func Relay(a, b Conn, p Pace) Relayed {
 	}()
 	r.done.BtoA = r.copy(a, b, toA)
 	wg.Wait()
-	r.done.Half = r.half.Load()
+	r.done.AEnded, r.done.BEnded = r.over[0].Load(), r.over[1].Load()
 	return r.done
 }
 
 // relay is the state that both directions share.
 type relay struct {
 	pace Pace
-	half atomic.Bool // a direction has ended properly
-	ends [2]Conn     // a and b
+	over [2]atomic.Bool // a, b: has properly ended its sending
+	ends [2]Conn        // a and b
 
 	// of the clock's visits
 	slot  ClockSlot
@@ -67,19 +68,20 @@ type relay struct {
 
 // bound is what holds now.
 func (r *relay) bound() time.Duration {
-	if r.half.Load() {
+	if r.over[0].Load() || r.over[1].Load() {
 		return r.pace.HalfClosed
 	}
 	return r.pace.Idle
 }
 
-// look moves the deadline to a bound from now.
+// look moves the deadline to a bound from now, or lifts it.
 func (r *relay) look() {
+	if r.pace.Idle <= 0 && r.pace.HalfClosed <= 0 {
+		return
+	}
 	for {
 		d := r.bound()
-		if d > 0 {
-			r.pace.Guard.Extend(d)
-		}
+		r.pace.Guard.Extend(d)
 		if r.bound() == d { // the other direction has not ended meanwhile
 			return
 		}
@@ -114,7 +116,11 @@ func (r *relay) ended(dst Conn) {
 	if w, ok := dst.(CloseWriter); ok {
 		_ = w.CloseWrite() // a peer that is gone shows when the other direction is written or read
 	}
-	r.half.Store(true)
+	from := 0
+	if dst == r.ends[0] {
+		from = 1
+	}
+	r.over[from].Store(true)
 	r.look()
 }
 

@@ -93,6 +93,9 @@ func (c *rawCopy) step(fd int) bool {
 		case e != 0:
 			c.err, c.at = os.NewSyscallError("read", e), c.src
 			return true
+		case n == 0 && !more:
+			c.err, c.at = syscall.ECONNRESET, c.src
+			return true
 		case n == 0:
 			c.ended = true
 			return true
@@ -120,21 +123,23 @@ func (c *rawCopy) step(fd int) bool {
 
 // read reads what is there. more is false when that was all and src has not ended: the poller tells when that changes.
 // Without it every read would be followed by one that finds nothing, since the end of a stream that came together with
-// bytes is not told again.
+// bytes is not told again. No byte and nothing more is a reset that a write has been told of, which a read takes for an
+// end: after a FIN the kernel always tells of one more.
 func (c *rawCopy) read(fd int, b []byte) (n int, more bool, e syscall.Errno) {
 	if !c.hints {
 		n, e = TryRead(fd, b)
 		return n, true, e
 	}
-	c.iov.Base = unsafe.SliceData(b)
-	c.iov.SetLen(len(b))
 	c.msg.Control = (*byte)(unsafe.Pointer(&c.hint))
 	c.msg.SetControllen(int(unsafe.Sizeof(c.hint)))
+	c.iov.Base = unsafe.SliceData(b)
+	c.iov.SetLen(len(b))
 	for {
 		r, _, errno := syscall.RawSyscall(syscall.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&c.msg)), syscall.MSG_DONTWAIT)
 		if errno == syscall.EINTR {
 			continue
 		}
+		c.iov.Base = nil // a buffer that nobody uses any more is not held by who is idle
 		told := c.msg.Controllen > 0 && c.hint.head.Level == unix.IPPROTO_TCP && c.hint.head.Type == unix.TCP_INQ
 		return int(r), !told || c.hint.inq != 0, errno
 	}

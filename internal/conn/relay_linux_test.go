@@ -3,10 +3,13 @@ package conn_test
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,7 +114,7 @@ func TestRelayRaw(t *testing.T) {
 	if sent != got {
 		t.Error("other bytes arrived than were sent")
 	}
-	if r := result(); r.Err != nil || r.AtoB != up || r.BtoA != down || !r.Half {
+	if r := result(); r.Err != nil || r.AtoB != up || r.BtoA != down || !r.AEnded || !r.BEnded {
 		t.Errorf("%+v", r)
 	}
 }
@@ -131,7 +134,7 @@ func TestRelayRawInterrupted(t *testing.T) {
 					}
 					_ = a.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 					if _, err := a.Write(p); err != nil {
-						if n <= 32 {
+						if n < 32 {
 							close(moved)
 						}
 						return
@@ -200,4 +203,77 @@ func TestRelayRawLateReset(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	guard.Disarm()
+}
+
+// expiry lets a clock end what an alarm guards.
+type expiry struct {
+	*conn.Alarm
+	slot conn.ClockSlot
+}
+
+func (e *expiry) OnTick(k *conn.Clock) int { k.Expire(e.Alarm); return -1 }
+func (e *expiry) OnDeparted()              {}
+func (e *expiry) Slot() *conn.ClockSlot    { return &e.slot }
+
+// Without a bound for half-closed connections the one for open ones no longer holds either.
+func TestRelayRawHalfClosedUnbounded(t *testing.T) {
+	clock := conn.NewClock()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = clock.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	a, a2 := socketPair(t)
+	b, b2 := socketPair(t)
+	guard := new(conn.Alarm)
+	guard.Bind(clock)
+	pace := conn.Pace{Guard: guard, Idle: 2 * conn.Tick}
+	guard.Arm(interrupts{a2, b2}, pace.Idle)
+	visited := &expiry{Alarm: guard}
+	clock.Add(visited)
+	defer clock.Remove(visited)
+	done := make(chan conn.Relayed, 1)
+	go func() { done <- conn.Relay(a2, b2, pace) }()
+	_ = a.CloseWrite()
+	if _, err := b.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatal(err)
+	}
+	select {
+	case r := <-done:
+		t.Fatalf("ended: %+v", r)
+	case <-time.After(8 * conn.Tick):
+	}
+	_, _ = io.WriteString(b, "late")
+	_ = b.CloseWrite()
+	if got, err := io.ReadAll(a); string(got) != "late" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if r := <-done; r.Err != nil {
+		t.Errorf("%+v", r)
+	}
+	guard.Disarm()
+}
+
+// A reset that a write has been told of is not taken for an end by who reads.
+func TestRelayRawToldReset(t *testing.T) {
+	a, a2 := socketPair(t)
+	b, b2 := socketPair(t)
+	_ = a.SetLinger(0)
+	_ = a.Close()
+	for {
+		if _, err := a2.Write([]byte("x")); errors.Is(err, syscall.ECONNRESET) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := time.AfterFunc(5*time.Second, b2.Interrupt)
+	defer late.Stop()
+	if r := conn.Relay(a2, b2, conn.Pace{}); !errors.Is(r.Err, syscall.ECONNRESET) || !r.AFailed || r.AEnded {
+		t.Errorf("%+v", r)
+	}
+	_ = b.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := b.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the other side sees %v", err)
+	}
 }

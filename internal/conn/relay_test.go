@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -74,4 +75,22 @@ func TestWithPrefix(t *testing.T) {
 		t.Fatal("read after Interrupt")
 	}
 	p.Close()
+}
+
+// Whether a connection is quiet may be asked while another goroutine reads it.
+func TestPrefixQuiet(t *testing.T) {
+	a, b := conn.Pipe()
+	defer a.Close()
+	defer b.Close()
+	p := conn.WithPrefix(b, []byte("hello"))
+	q := p.(interface{ Quiet() bool })
+	if q.Quiet() {
+		t.Error("quiet with bytes to be read")
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = io.ReadFull(p, make([]byte, 5)) })
+	for !q.Quiet() {
+		runtime.Gosched()
+	}
+	wg.Wait()
 }

@@ -27,7 +27,7 @@ type binding struct {
 	timer   *time.Timer // forces the connections; set once retired
 }
 
-// admit counts a new connection, or returns nil when its peer is not allowed or there are too many.
+// admit counts a new connection (as accepted only once its client is known), or returns nil when its peer is not allowed or there are too many.
 func (b *binding) admit(peer netip.Addr) *Options {
 	o := b.opts.Load()
 	if !o.proxied(peer) && !o.allows(peer) { // the client of the former is not known yet
@@ -39,7 +39,9 @@ func (b *binding) admit(peer netip.Addr) *Options {
 		b.counts.refused.Add(1)
 		return nil
 	}
-	b.counts.accepted.Add(1)
+	if !o.proxied(peer) {
+		b.counts.accepted.Add(1)
+	}
 	b.conns.Add()
 	return o
 }
@@ -102,5 +104,6 @@ func (b *binding) introduced(c conn.Conn, o *Options) bool {
 		b.counts.refused.Add(1)
 		return false
 	}
+	b.counts.accepted.Add(1)
 	return true
 }

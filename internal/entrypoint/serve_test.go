@@ -3,6 +3,7 @@ package entrypoint_test
 import (
 	"context"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -115,6 +116,35 @@ func TestMaxConnections(t *testing.T) {
 		mustDial(t, s.Addr("web")).want(t, "4", "web 4")
 		mustDial(t, s.Addr("web")).closed(t)
 		b.want(t, "5", "web 5")
+	})
+}
+
+// Behind a load balancer a connection is accepted once its client is known and allowed; till then it takes a place.
+func TestCountsIntroduced(t *testing.T) {
+	eachMode(t, func(t *testing.T, setup entrypoint.Setup) {
+		s := newSet(t, setup)
+		apply(t, s, wanted{"web": {
+			Address: "127.0.0.1:0", HTTP: newLines().serve, MaxConnections: 1,
+			ProxyTrusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		}})
+		free := func() bool { return stats(t, s, "web").Open == 0 }
+		for _, line := range []string{"PROXY TCP4 198.51.100.1 192.0.2.2 1000 443\r", "no header in this line"} {
+			c := mustDial(t, s.Addr("web"))
+			if err := c.send(line); err != nil {
+				t.Fatal(err)
+			}
+			c.closed(t)
+			eventually(t, "the place is free", free)
+		}
+		c := mustDial(t, s.Addr("web"))
+		if err := c.send("PROXY TCP4 192.0.2.1 192.0.2.2 1000 443\r"); err != nil {
+			t.Fatal(err)
+		}
+		c.want(t, "1", "web 1")
+		mustDial(t, s.Addr("web")).closed(t)
+		if st := stats(t, s, "web"); st.Open != 1 || st.Accepted != 1 || st.Refused != 2 || st.ProxyFailures != 1 {
+			t.Errorf("stats = %+v", st)
+		}
 	})
 }
 

@@ -125,7 +125,7 @@ func (f *forward) tunnel(head http1.Head) error {
 		f.sinkFailed = true
 		return f.end(err)
 	}
-	done := conn.Relay(down, f.up.Takeover(), conn.Pace{})
+	done := conn.Relay(down, f.up.Takeover(), conn.Pace{Guard: x.Guard})
 	cause := x.Guard.Disarm()
 	_ = down.Close()
 	f.releaseConn(false)

@@ -3,6 +3,8 @@ package proxy
 import (
 	"cmp"
 	"errors"
+	"io"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -87,12 +89,12 @@ func (s *stream) open() error {
 // Repeatable is for requests.
 func (s *stream) Repeatable() bool { return false }
 
-// both are the ends of a relay.
-type both [2]conn.Conn
+// ends are connections that are interrupted together.
+type ends []conn.Conn
 
-// Interrupt ends what either waits for.
-func (b *both) Interrupt() {
-	for _, c := range b {
+// Interrupt ends what any of them waits for.
+func (e ends) Interrupt() {
+	for _, c := range e {
 		if i, ok := c.(conn.Interrupter); ok {
 			i.Interrupt()
 		} else {
@@ -101,28 +103,46 @@ func (b *both) Interrupt() {
 	}
 }
 
-// relay moves bytes until both directions have ended. That one side was reset is passed on: the other must not take what
-// it has for the whole.
+// relay moves bytes until both directions have ended.
 func (s *stream) relay() error {
 	x, up := s.x, s.conn
 	defer s.up.Release(false)
 	x.Connected()
-	x.Guard.Arm(&both{s.down, up}, x.Pace.Idle)
+	x.Guard.Arm(ends{s.down, up}, x.Pace.Idle)
 	pace := x.Pace
 	pace.Guard = x.Guard
 	done := conn.Relay(s.down, up, pace)
 	cause := x.Guard.Disarm()
 	x.Record.BytesIn, x.Record.BytesOut = done.AtoB, done.BtoA
 	result, err := s.ended(cause, done)
+	s.lease.Done(result)
 	switch {
 	case done.Err == nil || cause == conn.CauseDeadline:
-	case done.AFailed:
+	case cause == conn.CauseDrain:
 		abort(up)
-	default:
 		abort(s.down)
+	case done.AFailed:
+		s.survive(up, done.AEnded)
+	default:
+		s.survive(s.down, done.BEnded)
 	}
-	s.lease.Done(result)
 	return err
+}
+
+// survive ends the side that has not failed. That the other one failed is passed on, since what has come must not be
+// taken for the whole; but not when it was the whole. The rest of that may still be on its way, and closing with bytes
+// unread would discard it: they are read until the side has ended too.
+func (s *stream) survive(c conn.Conn, whole bool) {
+	if !whole {
+		abort(c)
+		return
+	}
+	if c.SetDeadline(time.Time{}) != nil {
+		return // closed
+	}
+	s.x.Guard.Arm(ends{c}, s.x.Pace.HalfClosed)
+	_, _ = io.Copy(io.Discard, c)
+	s.x.Guard.Disarm()
 }
 
 // ended judges how a relay has ended.
@@ -133,7 +153,7 @@ func (s *stream) ended(cause conn.Cause, done conn.Relayed) (service.Result, err
 	case cause == conn.CauseDeadline:
 		e := s.bad(exchange.CodeIdle, errors.New("no byte in either direction"))
 		e.Limit, e.Outcome = limitTCPIdle, exchange.OutcomeTimeout
-		if done.Half {
+		if done.AEnded || done.BEnded {
 			e.Limit = limitHalfClose
 		}
 		return service.OK, e

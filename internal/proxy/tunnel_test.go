@@ -187,3 +187,22 @@ func TestUpgradeFailover(t *testing.T) {
 		t.Errorf("attempts %+v", r.Attempts)
 	}
 }
+
+// A backend that resets together with bytes is gone for the client too, though neither side sends anything more.
+func TestTunnelLateReset(t *testing.T) {
+	frames := strings.Repeat("frame", 20_000)
+	b := newBackend(t, func(p *peer) {
+		p.upgraded()
+		p.send(switched + frames)
+		p.reset()
+	})
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, options{}, b.addr)
+		c := g.dial(t)
+		c.send(handshake)
+		c.expect(relayed)
+		if _, err := c.closed(patience); err != nil {
+			t.Error(err)
+		}
+	})
+}
