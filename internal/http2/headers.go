@@ -1,6 +1,8 @@
 package http2
 
 import (
+	"slices"
+
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -128,6 +130,9 @@ func (c *serverConn) decode(f *frame) *connError {
 		return &connError{http2.ErrCodeCompression, err.Error()}
 	}
 	dec.SetEmitEnabled(true)
+	if b.frames > 0 && b.encoded > smallBuffer {
+		c.renewDecoder()
+	}
 	switch b.kind {
 	case requestBlock:
 		return c.openStream(b)
@@ -135,6 +140,37 @@ func (c *serverConn) decode(f *frame) *connError {
 		return c.endStream(b)
 	}
 	return nil
+}
+
+// firstDynamic is the index of the newest field of a decoder's table (RFC 7541 §2.3.3).
+const firstDynamic = 62
+
+// renewDecoder replaces the decoder by one with the same table. The old one may have put together a literal out of several
+// frames, and keeps the memory for that; a connection may idle for long.
+func (c *serverConn) renewDecoder() {
+	old, table := c.reader.dec, []hpack.HeaderField(nil)
+	old.SetEmitFunc(func(f hpack.HeaderField) { table = append(table, f) })
+	for i := byte(firstDynamic); ; i++ { // the newest first; a table of 4 KiB has too few fields for i to be over 0xff
+		index := []byte{0x80 | i}
+		if i > 0x7e {
+			index = []byte{0xff, i - 0x7f}
+		}
+		if _, err := old.Write(index); err != nil {
+			break // no field has this index
+		}
+	}
+	var b []byte
+	for _, f := range slices.Backward(table) {
+		b = append(b, 0x40) // a literal that goes into the table (RFC 7541 §6.2.1)
+		b = append(appendInt(b, len(f.Name), 0x7f), f.Name...)
+		b = append(appendInt(b, len(f.Value), 0x7f), f.Value...)
+	}
+	dec := hpack.NewDecoder(firstTable, func(hpack.HeaderField) {})
+	dec.SetMaxStringLength(c.set.listLimit())
+	_, _ = dec.Write(b) // what has been decoded before is well-formed
+	_ = dec.Close()
+	dec.SetEmitFunc(c.field)
+	c.reader.dec = dec
 }
 
 // field takes one decoded field.
@@ -158,6 +194,7 @@ func (c *serverConn) field(f hpack.HeaderField) {
 // openStream has the request begin that the block is the head of.
 func (c *serverConn) openStream(b *fieldBlock) *connError {
 	st := b.head.st
+	defer b.head.clear()
 	b.head.finish()
 	if b.head.bad != "" {
 		st.recycle()
