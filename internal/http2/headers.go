@@ -2,6 +2,7 @@ package http2
 
 import (
 	"slices"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
@@ -52,7 +53,7 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 	b := &c.reader.block
 	b.open, b.id, b.end, b.bad = true, f.id, f.flags&flagEnd != 0, ""
 	b.frames, b.encoded, b.decoded, b.count = 0, 0, 0, 0
-	kind, err := c.place(b)
+	kind, err := c.place(b, f.flags&flagEndHeaders != 0)
 	if err != nil {
 		return err
 	}
@@ -62,10 +63,19 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 	return c.decode(f)
 }
 
-// place finds out what the block is for.
-func (c *serverConn) place(b *fieldBlock) (blockKind, *connError) {
+// place finds out what the block is for, and notes that it has begun.
+func (c *serverConn) place(b *fieldBlock, whole bool) (blockKind, *connError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	kind, err := c.purpose(b)
+	if c.heading = kind == requestBlock; !whole {
+		c.headTime = time.Now()
+	}
+	return kind, err
+}
+
+// purpose is what the block is for. The lock is held.
+func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 	r := &c.reader
 	if b.id > c.maxID {
 		refused := c.active >= c.set.MaxStreams || len(c.streams) >= 2*c.set.MaxStreams
@@ -126,6 +136,11 @@ func (c *serverConn) decode(f *frame) *connError {
 		return nil
 	}
 	b.open = false
+	if b.frames > 0 {
+		c.mu.Lock()
+		c.headTime = time.Time{}
+		c.mu.Unlock()
+	}
 	if err := dec.Close(); err != nil {
 		return &connError{http2.ErrCodeCompression, err.Error()}
 	}
@@ -200,6 +215,8 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 		st.recycle()
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.heading = false
+		defer c.settle()
 		if !c.reader.faults.spend(1) {
 			return flood("malformed requests")
 		}
@@ -214,7 +231,7 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
 	}
-	st.counted = true
+	c.heading, st.counted = false, true
 	c.active++
 	c.streams[b.id] = st
 	if len(c.streams) == 1 && c.phase == open {
