@@ -146,3 +146,28 @@ func TestHeadMemory(t *testing.T) { // not in parallel: it measures the heap
 		t.Logf("%d KiB", grown>>10)
 	}
 }
+
+// What a handler that panics leaves behind does not wait for the body any longer.
+func TestPanicWhileBodyIsRead(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		ended := make(chan error, 1)
+		set := settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
+			if _, err := x.Down.ReadBody(); err != nil {
+				return err
+			}
+			go func() {
+				_, err := x.Down.ReadBody()
+				ended <- err
+			}()
+			panic("on purpose")
+		}))
+		set.BodyIdleTimeout = time.Minute
+		f := start(t, m, set).framer(t)
+		f.headers(1, false, nil, ":method", "POST")
+		f.data(1, false, "some")
+		f.want("RST_STREAM 1 INTERNAL_ERROR")
+		if err := within(t, 5*time.Second, "the end of the read", ended); err == nil {
+			t.Error("the body goes on")
+		}
+	})
+}
