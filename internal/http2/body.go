@@ -199,9 +199,21 @@ func (c *serverConn) grant(n int) {
 	}
 }
 
-// dropBody gives back what nobody has read. The lock is held.
-func (st *stream) dropBody() {
+// dropBody gives back what nobody has read. What a handler that has panicked has left behind may still read, and is
+// stopped; its pieces are left to the garbage collector. The lock is held.
+func (st *stream) dropBody(sound bool) {
 	b := &st.body
+	if !sound {
+		n := 0
+		for _, p := range b.pieces {
+			n += len(p.b)
+		}
+		b.pieces = nil
+		b.stop.Store(true)
+		signal(st.readWake)
+		st.c.grant(n)
+		return
+	}
 	if b.cur != nil {
 		b.pieces = append(b.pieces, b.cur)
 		b.cur = nil

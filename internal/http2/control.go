@@ -86,7 +86,9 @@ func (c *serverConn) setWindow(n int64) *connError {
 		if st.window += by; st.window > maxWindow {
 			return &connError{http2.ErrCodeFlowControl, "window of a stream too large"}
 		}
-		signal(st.sendWake)
+		if by > 0 {
+			signal(st.sendWake)
+		}
 	}
 	return nil
 }
@@ -216,7 +218,7 @@ func (c *serverConn) drop(st *stream) {
 	for i, o := range c.reader.fresh {
 		if o == st {
 			c.reader.fresh = append(c.reader.fresh[:i], c.reader.fresh[i+1:]...)
-			c.leave(st)
+			c.leave(st, true)
 			st.recycle()
 			return
 		}

@@ -32,6 +32,12 @@ func (r *rig) framer(t *testing.T, s ...xhttp2.Setting) *framer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
+	return r.onto(t, c, s...)
+}
+
+// onto is framer on a connection that is there.
+func (r *rig) onto(t *testing.T, c net.Conn, s ...xhttp2.Setting) *framer {
+	t.Helper()
 	f := &framer{t: t, r: r, c: c, fr: xhttp2.NewFramer(c, c), ack: xhttp2.NewFramer(c, nil)}
 	f.enc = hpack.NewEncoder(&f.buf)
 	f.fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -59,8 +59,21 @@ const (
 )
 
 func (h *requestHead) reset(st *stream, bodiless bool) {
-	*h = requestHead{st: st, bodiless: bodiless, length: -1, cookie: h.cookie[:0]}
+	h.clear()
+	h.st, h.bodiless, h.length = st, bodiless, -1
 	st.block = st.block[:0]
+}
+
+// maxKeptCookie keeps a large cookie from staying with the connection.
+const maxKeptCookie = 1 << 10
+
+// clear lets go of the request: the head stays with the connection, which may idle for long.
+func (h *requestHead) clear() {
+	cookie := h.cookie[:0]
+	if cap(cookie) > maxKeptCookie {
+		cookie = nil
+	}
+	*h = requestHead{cookie: cookie}
 }
 
 // refuse has the request answered with an error, unless it already is. Nothing more of it is kept.
@@ -157,16 +170,25 @@ func (h *requestHead) regular(f hpack.HeaderField) {
 		h.st.x.Request.Expect = true
 		h.line(f.Name, f.Value)
 	case "cookie": // put together again, which HTTP/1.1 wants (RFC 9113 §8.2.3); an empty piece adds nothing
-		if h.cookies++; len(h.cookie) > 0 && f.Value != "" {
-			h.cookie = append(h.cookie, "; "...)
-		}
-		h.cookie = append(h.cookie, f.Value...)
-		if h.size+len(h.cookie) > h.st.set.MaxHeaderBytes {
-			h.refuse(tooLarge)
-		}
+		h.cookies++
+		h.crumb(f.Value)
 	default:
 		h.line(f.Name, f.Value)
 	}
+}
+
+// crumb appends a piece of the cookie.
+func (h *requestHead) crumb(v string) {
+	if h.size+len(h.cookie)+len(v) > h.st.set.MaxHeaderBytes {
+		h.refuse(tooLarge)
+	}
+	if h.st.refused != nil || v == "" {
+		return
+	}
+	if len(h.cookie) > 0 {
+		h.cookie = append(h.cookie, "; "...)
+	}
+	h.cookie = append(h.cookie, v...)
 }
 
 // connectionField refuses what HTTP/2 has no place for. The answer is not the end: the request is malformed and so its

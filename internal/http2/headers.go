@@ -1,6 +1,9 @@
 package http2
 
 import (
+	"slices"
+	"time"
+
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -50,7 +53,7 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 	b := &c.reader.block
 	b.open, b.id, b.end, b.bad = true, f.id, f.flags&flagEnd != 0, ""
 	b.frames, b.encoded, b.decoded, b.count = 0, 0, 0, 0
-	kind, err := c.place(b)
+	kind, err := c.place(b, f.flags&flagEndHeaders != 0)
 	if err != nil {
 		return err
 	}
@@ -60,10 +63,19 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 	return c.decode(f)
 }
 
-// place finds out what the block is for.
-func (c *serverConn) place(b *fieldBlock) (blockKind, *connError) {
+// place finds out what the block is for, and notes that it has begun.
+func (c *serverConn) place(b *fieldBlock, whole bool) (blockKind, *connError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	kind, err := c.purpose(b)
+	if c.heading = kind == requestBlock; !whole {
+		c.headTime = time.Now()
+	}
+	return kind, err
+}
+
+// purpose is what the block is for. The lock is held.
+func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 	r := &c.reader
 	if b.id > c.maxID {
 		refused := c.active >= c.set.MaxStreams || len(c.streams) >= 2*c.set.MaxStreams
@@ -124,10 +136,18 @@ func (c *serverConn) decode(f *frame) *connError {
 		return nil
 	}
 	b.open = false
+	if b.frames > 0 {
+		c.mu.Lock()
+		c.headTime = time.Time{}
+		c.mu.Unlock()
+	}
 	if err := dec.Close(); err != nil {
 		return &connError{http2.ErrCodeCompression, err.Error()}
 	}
 	dec.SetEmitEnabled(true)
+	if b.frames > 0 && b.encoded > smallBuffer {
+		c.renewDecoder()
+	}
 	switch b.kind {
 	case requestBlock:
 		return c.openStream(b)
@@ -135,6 +155,37 @@ func (c *serverConn) decode(f *frame) *connError {
 		return c.endStream(b)
 	}
 	return nil
+}
+
+// firstDynamic is the index of the newest field of a decoder's table (RFC 7541 §2.3.3).
+const firstDynamic = 62
+
+// renewDecoder replaces the decoder by one with the same table. The old one may have put together a literal out of several
+// frames, and keeps the memory for that; a connection may idle for long.
+func (c *serverConn) renewDecoder() {
+	old, table := c.reader.dec, []hpack.HeaderField(nil)
+	old.SetEmitFunc(func(f hpack.HeaderField) { table = append(table, f) })
+	for i := byte(firstDynamic); ; i++ { // the newest first; a table of 4 KiB has too few fields for i to be over 0xff
+		index := []byte{0x80 | i}
+		if i > 0x7e {
+			index = []byte{0xff, i - 0x7f}
+		}
+		if _, err := old.Write(index); err != nil {
+			break // no field has this index
+		}
+	}
+	var b []byte
+	for _, f := range slices.Backward(table) {
+		b = append(b, 0x40) // a literal that goes into the table (RFC 7541 §6.2.1)
+		b = append(appendInt(b, len(f.Name), 0x7f), f.Name...)
+		b = append(appendInt(b, len(f.Value), 0x7f), f.Value...)
+	}
+	dec := hpack.NewDecoder(firstTable, func(hpack.HeaderField) {})
+	dec.SetMaxStringLength(c.set.listLimit())
+	_, _ = dec.Write(b) // what has been decoded before is well-formed
+	_ = dec.Close()
+	dec.SetEmitFunc(c.field)
+	c.reader.dec = dec
 }
 
 // field takes one decoded field.
@@ -158,11 +209,14 @@ func (c *serverConn) field(f hpack.HeaderField) {
 // openStream has the request begin that the block is the head of.
 func (c *serverConn) openStream(b *fieldBlock) *connError {
 	st := b.head.st
+	defer b.head.clear()
 	b.head.finish()
 	if b.head.bad != "" {
 		st.recycle()
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.heading = false
+		defer c.settle()
 		if !c.reader.faults.spend(1) {
 			return flood("malformed requests")
 		}
@@ -177,7 +231,7 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
 	}
-	st.counted = true
+	c.heading, st.counted = false, true
 	c.active++
 	c.streams[b.id] = st
 	if len(c.streams) == 1 && c.phase == open {

@@ -63,6 +63,9 @@ func TestDeparture(t *testing.T) {
 		"the guard": func(x *exchange.Exchange) error {
 			b := &bell{ch: make(chan struct{})}
 			x.Guard.Arm(b, 0)
+			if x.Gone() { // before the guard was armed
+				x.Guard.Ring(conn.CauseDeparted)
+			}
 			<-b.ch
 			if c := x.Guard.Disarm(); c != conn.CauseDeparted || b.rung.Load() != 1 {
 				return fmt.Errorf("guard: cause %d, rung %d times", c, b.rung.Load())
@@ -252,7 +255,17 @@ func TestDrainIdle(t *testing.T) {
 // A client that takes back nearly everything it asks for has to come again; one that sees most of it through has not.
 func TestResetBudget(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
-		for name, each := range map[string]int{"all": 1, "every third": 3} {
+		for name, c := range map[string]struct {
+			each   int // is taken back
+			method string
+			status string
+			again  bool // has to come again
+		}{
+			"all":                         {1, "GET", "200", true},
+			"every third":                 {3, "GET", "200", false},
+			"every third, others refused": {3, "TRACE", "405", true},
+		} {
+			each := c.each
 			t.Run(name, func(t *testing.T) {
 				begun := make(chan struct{}, 1)
 				ended := make(chan struct{}, 1)
@@ -270,8 +283,9 @@ func TestResetBudget(t *testing.T) {
 				id := uint32(1)
 				for n := range 4 * set.MaxStreams {
 					for range each - 1 {
-						f.headers(id, true, nil, ":path", "/quick")
-						f.want(fmt.Sprintf("HEADERS %d 200", id), fmt.Sprintf("DATA %d ok END", id))
+						f.headers(id, true, nil, ":path", "/quick", ":method", c.method)
+						f.want(fmt.Sprintf("HEADERS %d %s", id, c.status))
+						_ = f.next()
 						id += 2
 					}
 					f.headers(id, true, nil)
@@ -280,7 +294,7 @@ func TestResetBudget(t *testing.T) {
 					within(t, 5*time.Second, fmt.Sprintf("departure %d", n), ended)
 					id += 2
 				}
-				if each == 1 {
+				if c.again {
 					f.want(fmt.Sprintf("GOAWAY %d NO_ERROR", id-2), "closed")
 					return
 				}

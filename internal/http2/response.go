@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -141,10 +140,7 @@ func (st *stream) put(x *exchange.Exchange, body []byte, last bool) bool {
 			return false
 		}
 		body = body[n:]
-		if st.timed { // the next piece has the whole time limit
-			st.timed = false
-			st.write.Disarm()
-		}
+		st.inTime() // the next piece has the whole time limit
 		if end && len(body) == 0 {
 			st.end()
 			return true
@@ -168,13 +164,13 @@ func (st *stream) put(x *exchange.Exchange, body []byte, last bool) bool {
 
 // settled ends the wait for the client, and turns a failure into an error. The lock is held.
 func (st *stream) settled(ok bool) error {
-	cause := conn.CauseNone
+	if ok {
+		st.inTime()
+		return nil
+	}
 	if st.timed {
 		st.timed = false
-		cause = st.write.Disarm()
-	}
-	if ok && cause == conn.CauseNone {
-		return nil
+		st.write.Disarm()
 	}
 	return st.failed()
 }

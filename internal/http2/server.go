@@ -18,7 +18,7 @@ import (
 // limit.
 type Settings struct {
 	Handler          exchange.Handler
-	HeaderTimeout    time.Duration // from the connection's begin to the end of its preface
+	HeaderTimeout    time.Duration // from the connection's begin to the end of its preface; a field block in several frames
 	BodyIdleTimeout  time.Duration // between two reads of a request body
 	WriteIdleTimeout time.Duration // a write that makes no progress: ends its stream, or the connection if that is full
 	KeepAliveTimeout time.Duration // a connection without a stream

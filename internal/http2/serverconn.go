@@ -68,7 +68,9 @@ type serverConn struct {
 	streams  map[uint32]*stream
 	active   int // streams whose exchange is not over, on either side
 	resets   resets
-	taken    int // streams that the client took back before their answer was whole, less those that went well
+	heading  bool      // the head of a request that counts among those below maxID has begun
+	headTime time.Time // a field block of several frames has begun then; zero: none is open
+	taken    int       // streams that the client took back before their answer was whole, less those that went well
 
 	out         *output // not written yet; nil: nothing
 	lost        output  // what nobody writes any more
@@ -79,6 +81,7 @@ type serverConn struct {
 	sendWindow  int64 // of the connection
 	firstWindow int64 // of a new stream, as the client has set it
 	queue       []*stream
+	moved       int64 // body bytes sent
 
 	credit  int // received, used up, and not yet told
 	receive int // what the client may still send
@@ -256,7 +259,7 @@ func (c *serverConn) finalize(hold bool) {
 
 // settle closes a connection that has nothing left to do. The lock is held.
 func (c *serverConn) settle() {
-	if c.phase == final && len(c.streams) == 0 && !c.holding {
+	if c.phase == final && len(c.streams) == 0 && !c.heading && !c.holding {
 		c.phase = closing
 		c.flush()
 	}
@@ -266,6 +269,11 @@ func (c *serverConn) settle() {
 func (c *serverConn) fail(err *connError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.failNow(err)
+}
+
+// failNow is fail with the lock held.
+func (c *serverConn) failNow(err *connError) {
 	if c.phase == closing {
 		return
 	}
@@ -318,22 +326,22 @@ func (c *serverConn) end() {
 	c.mu.Unlock()
 	c.wire.kill()
 	for _, st := range c.reader.fresh {
-		c.leave(st)
+		c.leave(st, true)
 		st.recycle()
 	}
 	c.running.Wait()
 }
 
-// judge counts a stream that has ended, and ends the connection of a client that has taken back too many. The lock is
-// held.
-func (c *serverConn) judge(takenBack bool) {
+// judge counts a stream that has ended, and ends the connection of a client that has taken back too many. What makes up
+// for one is an answer of the handler that the client has seen through. The lock is held.
+func (c *serverConn) judge(st *stream) {
 	switch {
-	case !takenBack:
-		c.taken = max(0, c.taken-1)
-	default:
+	case st.takenBack:
 		if c.taken++; c.taken == resetsBorne*c.set.MaxStreams {
 			c.finalize(true)
 		}
+	case st.refused == nil && st.resp.done:
+		c.taken = max(0, c.taken-1)
 	}
 }
 
@@ -360,6 +368,9 @@ func (c *serverConn) OnTick(k *conn.Clock) int {
 	defer c.mu.Unlock()
 	if c.timeUp.Swap(false) {
 		c.expired()
+	}
+	if limit := c.set.HeaderTimeout; limit > 0 && !c.headTime.IsZero() && time.Since(c.headTime) > limit {
+		c.failNow(&connError{http2.ErrCodeEnhanceYourCalm, "a field block takes too long"})
 	}
 	for _, st := range c.streams {
 		st.onTick(k)

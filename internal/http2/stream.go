@@ -30,6 +30,8 @@ type stream struct {
 
 	resp     response
 	timed    bool        // the write alarm is armed
+	shared   bool        // since then the stream has been in the queue
+	moved    int64       // the connection's, then
 	timedOut atomic.Bool // it has fired
 	sendWake chan struct{}
 	readWake chan struct{}
@@ -78,7 +80,7 @@ func (st *stream) run() {
 	c := st.c
 	sound := st.serve()
 	st.guard.Disarm()
-	c.leave(st)
+	c.leave(st, sound)
 	if sound {
 		st.recycle()
 	}
@@ -118,8 +120,8 @@ func precheck(r *exchange.Request) *exchange.Error {
 	return nil
 }
 
-// leave ends a stream whose exchange is over. On return nothing touches it any more.
-func (c *serverConn) leave(st *stream) {
+// leave ends a stream whose exchange is over. On return nothing touches it any more, if the handler was sound.
+func (c *serverConn) leave(st *stream, sound bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !st.closed && c.phase != closing {
@@ -133,10 +135,14 @@ func (c *serverConn) leave(st *stream) {
 		}
 	}
 	st.uncount()
-	st.dropBody()
+	st.dropBody(sound)
 	delete(c.streams, st.id)
-	c.judge(st.takenBack)
-	if len(c.streams) == 0 && c.phase == open {
+	c.judge(st)
+	switch {
+	case len(c.streams) > 0 || c.phase != open:
+	case c.draining: // before the preface, when nothing could be announced
+		c.announce()
+	default:
 		c.await(c.set.KeepAliveTimeout)
 	}
 	c.settle()
@@ -171,7 +177,8 @@ func (st *stream) end() {
 }
 
 // close notes that the client has reset the stream, or its connection is gone; departed tells the exchange. The lock is
-// held; nothing that is called blocks.
+// held; nothing that is called blocks. Until its handler has ended the stream counts: no more handlers run than streams are
+// allowed, however many are reset.
 func (st *stream) close(departed bool) {
 	st.closed = true
 	if departed && !st.ended {

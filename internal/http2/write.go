@@ -166,6 +166,7 @@ func (st *stream) take(want int) (int, bool) {
 			n := int(max(0, min(int64(want), st.window, c.sendWindow, frameSize)))
 			st.window -= int64(n)
 			c.sendWindow -= int64(n)
+			c.moved += int64(n)
 			return n, true
 		}
 		st.sleep()
@@ -197,17 +198,31 @@ func (st *stream) giveUp() {
 	}
 }
 
-// sleep waits for a signal. The time limit runs from the first time on. The lock is held, but not during the wait.
+// sleep waits for a signal. The time limit runs from the first time on; it begins anew for a stream that has had to queue
+// while the client took enough of the others. The lock is held, but not during the wait.
 func (st *stream) sleep() {
 	c := st.c
 	c.flush()
 	if !st.timed {
-		st.timed = true
+		st.timed, st.shared, st.moved = true, false, c.moved
 		st.write.Arm((*writeSide)(st), st.set.WriteIdleTimeout)
 	}
+	st.shared = st.shared || st.queued
 	c.mu.Unlock()
 	<-st.sendWake
 	c.mu.Lock()
+	if st.timedOut.Load() && st.shared && c.moved-st.moved >= progress {
+		st.inTime()
+	}
+}
+
+// inTime ends the time limit of a wait, even one that has just passed. The lock is held.
+func (st *stream) inTime() {
+	if st.timed {
+		st.timed = false
+		st.write.Disarm()
+		st.timedOut.Store(false)
+	}
 }
 
 // signal wakes who waits on ch, now or next.
