@@ -113,8 +113,7 @@ func (s *settings) admits(remote string) bool {
 	if err != nil {
 		return false
 	}
-	ip := peer.Addr().Unmap().WithZone("")
-	return slices.ContainsFunc(s.allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
+	return config.Among(s.allowed, peer.Addr())
 }
 
 // knows reports whether the Authorization fields carry the token. The time it takes tells nothing about it.

@@ -1,11 +1,9 @@
 package app_test
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -36,29 +34,12 @@ entrypoints "tls" {
 	}
 }
 
-// served is the certificate that a client gets for a name; verified tells whether it trusts it.
-func served(t *testing.T, address, name string, roots *x509.CertPool) (leaf *x509.Certificate, verified bool) {
-	t.Helper()
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: gatewaytest.Patience}, "tcp", address, &tls.Config{ServerName: name, InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	defer func() { _ = c.Close() }()
-	chain := c.ConnectionState().PeerCertificates
-	o := x509.VerifyOptions{Roots: roots, DNSName: name, Intermediates: x509.NewCertPool()}
-	for _, c := range chain[1:] {
-		o.Intermediates.AddCert(c)
-	}
-	_, err = chain[0].Verify(o)
-	return chain[0], err == nil
-}
-
 // trusted waits until clients get a certificate that they trust.
 func trusted(t *testing.T, address, name string, roots *x509.CertPool) *x509.Certificate {
 	t.Helper()
 	var leaf *x509.Certificate
 	gatewaytest.Until(t, "a certificate for "+name, func() (ok bool) {
-		leaf, ok = served(t, address, name, roots)
+		leaf, ok = gatewaytest.Served(t, address, name, roots)
 		return ok
 	})
 	return leaf
@@ -82,7 +63,7 @@ func TestACME(t *testing.T) {
 			g := gatewaytest.Start(t, s.String())
 			leaf := trusted(t, g.Addr("tls"), "acme.test", p.Root())
 			trusted(t, g.Addr("tls"), "second.test", p.Root())
-			if other, ok := served(t, g.Addr("tls"), "other.test", p.Root()); ok || slices.Contains(other.DNSNames, "other.test") {
+			if other, ok := gatewaytest.Served(t, g.Addr("tls"), "other.test", p.Root()); ok || slices.Contains(other.DNSNames, "other.test") {
 				t.Error("a name that the rule excludes has a certificate")
 			}
 			if resp, _ := gatewaytest.Dial(t, g.Addr("web")).Get("/.well-known/acme-challenge/nobody-waits-for-this"); resp.StatusCode != http.StatusTooManyRequests {
@@ -100,11 +81,11 @@ func TestACME(t *testing.T) {
 
 			orders := p.Orders()
 			g = gatewaytest.Start(t, s.String())
-			if again, ok := served(t, g.Addr("tls"), "acme.test", p.Root()); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
+			if again, ok := gatewaytest.Served(t, g.Addr("tls"), "acme.test", p.Root()); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
 				t.Errorf("not served at once after a restart: %v", again.Subject)
 			}
 			g.Apply(s.String() + "\n# changed")
-			if again, ok := served(t, g.Addr("tls"), "acme.test", p.Root()); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
+			if again, ok := gatewaytest.Served(t, g.Addr("tls"), "acme.test", p.Root()); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
 				t.Errorf("not served after a reload: %v", again.Subject)
 			}
 			if n := p.Orders(); n != orders {
@@ -158,7 +139,7 @@ func TestAuthorityOutage(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	get()
-	if leaf, _ := served(t, g.Addr("tls"), "acme.test", nil); leaf.Subject.CommonName != "not issued yet" {
+	if leaf, _ := gatewaytest.Served(t, g.Addr("tls"), "acme.test", nil); leaf.Subject.CommonName != "not issued yet" {
 		t.Errorf("served as %v", leaf.Subject)
 	}
 	gatewaytest.Until(t, "the failure is told", func() bool { return strings.Contains(g.Process.String(), "no new certificate") })
@@ -174,7 +155,7 @@ func TestAuthorityOutage(t *testing.T) {
 	p.Stop()
 	g.Stop()
 	g = gatewaytest.Start(t, s.String())
-	if again, ok := served(t, g.Addr("tls"), "acme.test", root); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
+	if again, ok := gatewaytest.Served(t, g.Addr("tls"), "acme.test", root); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
 		t.Errorf("not served without the authority: %v", again.Subject)
 	}
 	// A new name, asked for with an account that the authority does not know any more.
@@ -182,7 +163,7 @@ func TestAuthorityOutage(t *testing.T) {
 	s.rule = "Host(`acme.test`) || Host(`second.test`)"
 	g.Apply(s.String())
 	trusted(t, g.Addr("tls"), "second.test", p.Root())
-	if again, ok := served(t, g.Addr("tls"), "acme.test", root); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
+	if again, ok := gatewaytest.Served(t, g.Addr("tls"), "acme.test", root); !ok || again.SerialNumber.Cmp(leaf.SerialNumber) != 0 {
 		t.Errorf("the old certificate is gone: %v", again.Subject)
 	}
 }

@@ -3,7 +3,6 @@ package cert_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -77,18 +76,7 @@ func (i *instance) stop(t *testing.T) {
 // leaf is what a client gets now, and whether it trusts that.
 func (i *instance) leaf(t *testing.T, name string, roots *x509.CertPool) (*x509.Certificate, bool) {
 	t.Helper()
-	c, err := tls.Dial("tcp", i.address, &tls.Config{ServerName: name, InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	defer func() { _ = c.Close() }()
-	chain := c.ConnectionState().PeerCertificates
-	o := x509.VerifyOptions{Roots: roots, DNSName: name, Intermediates: x509.NewCertPool()}
-	for _, c := range chain[1:] {
-		o.Intermediates.AddCert(c)
-	}
-	_, err = chain[0].Verify(o)
-	return chain[0], err == nil
+	return gatewaytest.Served(t, i.address, name, roots)
 }
 
 // await waits until a client trusts what it gets, and until that is another one than old, which may be nil.

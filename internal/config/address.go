@@ -134,6 +134,18 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p.Masked(), true
 }
 
+// Among reports whether one of the prefixes has the address. An IPv4 address in IPv6 form is that IPv4 address, and a zone
+// does not matter.
+func Among(all []netip.Prefix, a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	for _, p := range all {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
 // formatPrefix writes a single address without its length.
 func formatPrefix(p netip.Prefix) string {
 	if p.IsSingleIP() {

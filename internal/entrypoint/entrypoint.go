@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
 )
@@ -75,16 +76,11 @@ func (o *Options) maxConnections() int64 {
 
 // allows reports whether a client may connect.
 func (o *Options) allows(client netip.Addr) bool {
-	return len(o.AllowedIPs) == 0 || among(o.AllowedIPs, client)
+	return len(o.AllowedIPs) == 0 || config.Among(o.AllowedIPs, client)
 }
 
 // proxied reports whether a peer speaks for others.
-func (o *Options) proxied(peer netip.Addr) bool { return among(o.ProxyTrusted, peer) }
-
-func among(all []netip.Prefix, a netip.Addr) bool {
-	a = a.Unmap().WithZone("")
-	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
-}
+func (o *Options) proxied(peer netip.Addr) bool { return config.Among(o.ProxyTrusted, peer) }
 
 func (o *Options) handshakeTimeout() time.Duration {
 	if o.HandshakeTimeout > 0 {

@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -38,7 +37,7 @@ var (
 
 // ServeConn goes on, or refuses.
 func (f *TCPFilter) ServeConn(c conn.Conn, x *exchange.Exchange) error {
-	if len(f.allowed) > 0 && !slices.ContainsFunc(f.allowed, func(p netip.Prefix) bool { return p.Contains(x.Record.ClientIP) }) {
+	if len(f.allowed) > 0 && !config.Among(f.allowed, x.Record.ClientIP) {
 		x.Record.Middleware = f.name
 		return notAllowed
 	}

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
@@ -219,21 +220,11 @@ type trusted struct{ prefixes []netip.Prefix }
 
 func newTrusted(p []netip.Prefix) trusted { return trusted{prefixes: p} }
 
-func (t trusted) has(ip netip.Addr) bool {
-	ip = ip.Unmap()
-	for _, p := range t.prefixes {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
-}
-
 // judge believes a trusted peer's chain, walked from the right: the client is the first address that is no trusted
 // proxy. An unreadable element ends the walk.
 func (t trusted) judge(x *exchange.Exchange) {
 	peer := x.Record.ClientIP
-	if !t.has(peer) {
+	if !config.Among(t.prefixes, peer) {
 		return
 	}
 	x.Trusted = true
@@ -244,7 +235,7 @@ func (t trusted) judge(x *exchange.Exchange) {
 			break
 		}
 		client = ip
-		if !t.has(ip) {
+		if !config.Among(t.prefixes, ip) {
 			break
 		}
 	}
