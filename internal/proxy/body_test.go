@@ -512,7 +512,7 @@ func TestExcessResponseBytes(t *testing.T) {
 // request_timeout restarts with each byte of the upload.
 func TestRequestTimeoutAndUpload(t *testing.T) {
 	b := newBackend(t, func(p *peer) {
-		if m, err := p.read(false); err == nil {
+		for m, err := p.read(false); err == nil; m, err = p.read(false) {
 			p.send(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(m.body), m.body))
 		}
 	})
