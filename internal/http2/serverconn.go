@@ -81,6 +81,7 @@ type serverConn struct {
 	sendWindow  int64 // of the connection
 	firstWindow int64 // of a new stream, as the client has set it
 	queue       []*stream
+	turns       int   // streams of the queue that were given their turn and have not used it yet
 	moved       int64 // body bytes sent
 
 	credit  int // received, used up, and not yet told

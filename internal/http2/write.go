@@ -140,6 +140,7 @@ func (c *serverConn) pass() {
 		if c.roomy(st.want) {
 			c.queue = slices.Delete(c.queue, i, i+1)
 			st.queued, st.turn = false, true
+			c.turns++
 			signal(st.sendWake)
 			return
 		}
@@ -158,10 +159,10 @@ func (st *stream) take(want int) (int, bool) {
 		case st.queued: // woken for another reason
 		case want > 0 && st.window <= 0:
 			st.giveUp()
-		case !c.roomy(want) || want > 0 && len(c.queue) > 0 && !st.turn:
+		case !c.roomy(want) || want > 0 && !st.turn && len(c.queue)+c.turns > 0: // also behind who is about to wake up
 			st.enqueue(want)
 		default:
-			st.turn = false
+			st.endTurn()
 			// What needs no window goes out although the client has made it negative (RFC 9113 §6.9.2).
 			n := int(max(0, min(int64(want), st.window, c.sendWindow, frameSize)))
 			st.window -= int64(n)
@@ -177,12 +178,21 @@ func (st *stream) take(want int) (int, bool) {
 func (st *stream) enqueue(want int) {
 	c := st.c
 	st.want, st.queued = want, true
-	if st.turn {
-		st.turn = false
+	if st.endTurn() {
 		c.queue = slices.Insert(c.queue, 0, st)
 		return
 	}
 	c.queue = append(c.queue, st)
+}
+
+// endTurn takes the turn back, and reports whether it was the stream's. The lock is held.
+func (st *stream) endTurn() bool {
+	was := st.turn
+	if was {
+		st.turn = false
+		st.c.turns--
+	}
+	return was
 }
 
 // giveUp takes the stream out of the queue, and passes its turn on.
@@ -192,8 +202,7 @@ func (st *stream) giveUp() {
 		st.queued = false
 		c.queue = slices.DeleteFunc(c.queue, func(o *stream) bool { return o == st })
 	}
-	if st.turn {
-		st.turn = false
+	if st.endTurn() {
 		c.pass()
 	}
 }
