@@ -215,21 +215,28 @@ func TestHubRefuses(t *testing.T) {
 	}
 }
 
+// renewing runs a hub in dir whose one certificate lasts 10 minutes, and returns that as its owner reads it, and the
+// hub's end.
+func renewing(t *testing.T, dir string) (own *cert.Credential, stop func() error) {
+	h := openHub(t, cert.HubOptions{Dir: dir})
+	short := cert.WorkloadLeaf(workerURI, true)
+	short.Life = 10 * time.Minute
+	mount(t, h, "worker", cert.WorkloadAuthority, short)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	own, err := cert.OpenCredential(h.Path("worker", cert.CredentialFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own, func() error { cancel(); return <-done }
+}
+
 // TestHubRenews runs the hub for a day of its own time: leaves are renewed at half their life and are never stale.
 func TestHubRenews(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		h := openHub(t, cert.HubOptions{Dir: dir})
-		short := cert.WorkloadLeaf(workerURI, true)
-		short.Life = 10 * time.Minute
-		mount(t, h, "worker", cert.WorkloadAuthority, short)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- h.Run(ctx) }()
-		own, err := cert.OpenCredential(h.Path("worker", cert.CredentialFile))
-		if err != nil {
-			t.Fatal(err)
-		}
+		own, stop := renewing(t, dir)
 		seen := map[string]bool{}
 		for range 24 * 60 {
 			time.Sleep(time.Minute)
@@ -242,8 +249,7 @@ func TestHubRenews(t *testing.T) {
 		if len(seen) < 280 || len(seen) > 300 {
 			t.Errorf("%d certificates in a day, want one each 5 minutes", len(seen))
 		}
-		stop()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -253,17 +259,7 @@ func TestHubRenews(t *testing.T) {
 func TestHubRetries(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		h := openHub(t, cert.HubOptions{Dir: dir})
-		short := cert.WorkloadLeaf(workerURI, true)
-		short.Life = 10 * time.Minute
-		mount(t, h, "worker", cert.WorkloadAuthority, short)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- h.Run(ctx) }()
-		own, err := cert.OpenCredential(h.Path("worker", cert.CredentialFile))
-		if err != nil {
-			t.Fatal(err)
-		}
+		own, stop := renewing(t, dir)
 		first := own.Leaf().SerialNumber
 		aside := filepath.Join(dir, "aside")
 		if err := errors.Join(os.Rename(filepath.Join(dir, "worker"), aside), os.WriteFile(filepath.Join(dir, "worker"), nil, 0o600)); err != nil {
@@ -282,8 +278,9 @@ func TestHubRetries(t *testing.T) {
 		if own.Leaf().SerialNumber.Cmp(first) == 0 || own.Err() != nil {
 			t.Errorf("it was not tried again: %v", own.Err())
 		}
-		stop()
-		<-done
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

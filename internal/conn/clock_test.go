@@ -36,7 +36,7 @@ func (e *entry) OnTick(c *conn.Clock) int {
 func (e *entry) OnDeparted()           { e.departed.Add(1) }
 func (e *entry) Slot() *conn.ClockSlot { return &e.slot }
 
-// running starts a clock inside a bubble and returns it with its end.
+// running starts a clock and returns it with its end.
 func running() (*conn.Clock, func()) {
 	c := conn.NewClock()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -38,6 +38,18 @@ type Prober interface{ PeerGone() bool }
 // be called from any goroutine and more than once.
 type Interrupter interface{ Interrupt() }
 
+// InterrupterOf returns what makes the waits of c fail: c itself, or else its deadlines.
+func InterrupterOf(c Conn) Interrupter {
+	if i, ok := c.(Interrupter); ok {
+		return i
+	}
+	return deadlined{c}
+}
+
+type deadlined struct{ Conn }
+
+func (d deadlined) Interrupt() { _ = d.SetDeadline(longAgo) }
+
 // Plain gives an ordinary net.Conn an Info.
 type Plain struct {
 	net.Conn

@@ -53,13 +53,7 @@ func (p *prefixed) CloseWrite() error {
 }
 
 // Interrupt makes waits fail.
-func (p *prefixed) Interrupt() {
-	if i, ok := p.Conn.(Interrupter); ok {
-		i.Interrupt()
-		return
-	}
-	_ = p.Conn.SetDeadline(longAgo)
-}
+func (p *prefixed) Interrupt() { InterrupterOf(p.Conn).Interrupt() }
 
 // Quiet reports whether nothing has arrived and the peer is still there.
 func (p *prefixed) Quiet() bool {

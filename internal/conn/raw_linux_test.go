@@ -2,7 +2,6 @@ package conn_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -151,10 +150,8 @@ func TestClockProbes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, far := rawPair(t)
 			stay, _ := rawPair(t)
-			clock := conn.NewClock()
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() { defer close(done); _ = clock.Run(ctx) }()
+			clock, stop := running()
+			defer stop()
 			gone, other := &entry{probe: r.FD}, &entry{probe: stay.FD}
 			clock.Add(gone)
 			clock.Add(other)
@@ -169,8 +166,6 @@ func TestClockProbes(t *testing.T) {
 			}
 			clock.Remove(gone)
 			clock.Remove(other)
-			cancel()
-			<-done
 		})
 	}
 }

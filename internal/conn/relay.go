@@ -91,8 +91,8 @@ func (r *relay) look() {
 // fail ends both directions because of c.
 func (r *relay) fail(c Conn, err error) {
 	r.once.Do(func() { r.done.Err, r.done.AFailed = err, c == r.ends[0] })
-	interrupt(r.ends[0])
-	interrupt(r.ends[1])
+	InterrupterOf(r.ends[0]).Interrupt()
+	InterrupterOf(r.ends[1]).Interrupt()
 }
 
 // copy moves first, which has been read already, and then all bytes of src to dst, and ends dst's receiving of them.
@@ -148,12 +148,4 @@ func (r *relay) copyPlain(dst, src Conn) int64 {
 			return n
 		}
 	}
-}
-
-func interrupt(c Conn) {
-	if i, ok := c.(Interrupter); ok {
-		i.Interrupt()
-		return
-	}
-	_ = c.SetDeadline(longAgo)
 }

@@ -1,7 +1,6 @@
 package conn_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -184,12 +183,8 @@ func TestRelayRawPrefix(t *testing.T) {
 
 // A reset that came in one batch with bytes is found by the clock.
 func TestRelayRawLateReset(t *testing.T) {
-	clock := conn.NewClock()
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = clock.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
+	clock, stop := running()
+	defer stop()
 	a, a2 := socketPair(t)
 	_, b2 := socketPair(t)
 	guard := new(conn.Alarm)
@@ -217,12 +212,8 @@ func (e *expiry) Slot() *conn.ClockSlot    { return &e.slot }
 
 // Without a bound for half-closed connections the one for open ones no longer holds either.
 func TestRelayRawHalfClosedUnbounded(t *testing.T) {
-	clock := conn.NewClock()
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = clock.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
+	clock, stop := running()
+	defer stop()
 	a, a2 := socketPair(t)
 	b, b2 := socketPair(t)
 	guard := new(conn.Alarm)

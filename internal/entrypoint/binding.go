@@ -27,10 +27,12 @@ type binding struct {
 	timer   *time.Timer // forces the connections; set once retired
 }
 
-// admit counts a new connection (as accepted only once its client is known), or returns nil when its peer is not allowed or there are too many.
+// admit counts a new connection, as accepted only once its client is known, or returns nil when its peer is not allowed
+// or there are too many.
 func (b *binding) admit(peer netip.Addr) *Options {
 	o := b.opts.Load()
-	if !o.proxied(peer) && !o.allows(peer) { // the client of the former is not known yet
+	proxied := o.proxied(peer) // its client is not known yet
+	if !proxied && !o.allows(peer) {
 		b.counts.refused.Add(1)
 		return nil
 	}
@@ -39,7 +41,7 @@ func (b *binding) admit(peer netip.Addr) *Options {
 		b.counts.refused.Add(1)
 		return nil
 	}
-	if !o.proxied(peer) {
+	if !proxied {
 		b.counts.accepted.Add(1)
 	}
 	b.conns.Add()

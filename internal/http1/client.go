@@ -119,7 +119,7 @@ func (c *ClientConn) Reused() bool { return c.reused }
 // Interrupt makes what the connection waits for fail. It is of no use afterwards.
 func (c *ClientConn) Interrupt() {
 	c.cut.Store(true)
-	interrupter(c.c).Interrupt()
+	conn.InterrupterOf(c.c).Interrupt()
 }
 
 // Progress of the dispatch.
@@ -240,7 +240,7 @@ func (c *ClientConn) space() []byte {
 		c.w = copy(c.in.buf, c.in.buf[c.r:c.w])
 		c.r = 0
 	}
-	return c.in.room(c.w, 1, c.raw != nil)
+	return c.in.room(c.w, c.readPool())
 }
 
 // take uses n bytes just read; true ends the step.

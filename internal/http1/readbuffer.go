@@ -1,31 +1,28 @@
 package http1
 
+import "sync"
+
 // readBuffer is where a connection to a backend reads. While there is something to read that is a large buffer from a
 // pool, so that a whole answer takes one system call; what must outlast a wait lies in a small one of the connection.
 type readBuffer struct {
 	buf    []byte
 	shared *[]byte // buf, when it is a pool's
-	large  bool    // shared is bigPool's
-	own    []byte  // kept from one exchange to the next
+	pool   *sync.Pool
+	own    []byte // kept from one exchange to the next
 }
 
 // minOwn is the least size of a buffer of a connection's own.
 const minOwn = 1 << 10
 
-// room returns the space behind the first w bytes, at least n of it. A buffer is taken only now; large tells which.
-func (b *readBuffer) room(w, n int, large bool) []byte {
+// room returns the space behind the first w bytes, which is never empty. Only now a buffer is taken, from pool.
+func (b *readBuffer) room(w int, pool *sync.Pool) []byte {
 	if b.buf == nil {
-		b.large = large
-		if large {
-			b.shared = bigPool.Get().(*[]byte)
-		} else {
-			b.shared = plainPool.Get().(*[]byte)
-		}
+		b.shared, b.pool = pool.Get().(*[]byte), pool
 		b.buf = *b.shared
 	}
-	if len(b.buf)-w < n {
-		grown := make([]byte, max(2*len(b.buf), w+n))
-		copy(grown, b.buf[:w])
+	if w == len(b.buf) {
+		grown := make([]byte, 2*len(b.buf))
+		copy(grown, b.buf)
 		b.giveBack()
 		b.buf, b.own = grown, grown
 	}
@@ -50,12 +47,8 @@ func (b *readBuffer) unshare(from, to int) []byte {
 
 // giveBack returns a shared buffer.
 func (b *readBuffer) giveBack() {
-	switch {
-	case b.shared == nil:
-	case b.large:
-		bigPool.Put(b.shared)
-	default:
-		plainPool.Put(b.shared)
+	if b.shared != nil {
+		b.pool.Put(b.shared)
 	}
 	b.buf, b.shared = nil, nil
 }
@@ -86,7 +79,15 @@ func (c *ClientConn) bodySpace() []byte {
 	if c.bodyAt > 0 && len(c.in.buf)-c.bodyAt < minBodyRead {
 		c.keepHead()
 	}
-	return c.in.room(c.bodyAt, 1, c.raw != nil)
+	return c.in.room(c.bodyAt, c.readPool())
+}
+
+// readPool is where the buffers to read into come from. Without a raw descriptor one is held during the whole wait.
+func (c *ClientConn) readPool() *sync.Pool {
+	if c.raw != nil {
+		return &bigPool
+	}
+	return &plainPool
 }
 
 // keepHead gives the buffer up in which body bytes are read. If the head is still in it, that is kept.

@@ -82,7 +82,7 @@ const (
 func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) {
 	sc := &serverConn{srv: s, set: s.settings.Load(), c: c, fd: descriptor(c)}
 	sc.raw = rawOf(c)
-	sc.reads, sc.writes, sc.both = readSide{c}, writeSide{c}, interrupter(c)
+	sc.reads, sc.writes, sc.both = readSide{c}, writeSide{c}, conn.InterrupterOf(c)
 	for _, a := range []*conn.Alarm{&sc.wait, &sc.guard, &sc.slow} {
 		a.Bind(s.clock)
 	}
@@ -114,14 +114,6 @@ func descriptor(c conn.Conn) int {
 	return -1
 }
 
-// interrupter makes a wait on c fail.
-func interrupter(c conn.Conn) conn.Interrupter {
-	if i, ok := c.(conn.Interrupter); ok {
-		return i
-	}
-	return deadlined{c}
-}
-
 // readSide and writeSide interrupt one direction.
 type (
 	readSide  struct{ conn.Conn }
@@ -130,10 +122,6 @@ type (
 
 func (s readSide) Interrupt()  { _ = s.SetReadDeadline(longAgo) }
 func (s writeSide) Interrupt() { _ = s.SetWriteDeadline(longAgo) }
-
-type deadlined struct{ conn.Conn }
-
-func (d deadlined) Interrupt() { _ = d.SetDeadline(longAgo) }
 
 var longAgo = time.Unix(1, 0)
 

@@ -39,6 +39,26 @@ type site struct {
 	certFile   string
 }
 
+// start starts a gateway with a configuration, and ends it with the test, which fails if something of it stays.
+func start(t testing.TB, config string) *gateway.Gateway {
+	t.Helper()
+	gw, err := gateway.New(gateway.Options{Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gw.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := gw.Shutdown(ctx); err != nil {
+			t.Errorf("shutting down: %v", err)
+		}
+	})
+	return gw
+}
+
 // serve starts a gateway before a backend. It ends with the test, which it fails if something of it stays.
 func serve(t testing.TB, backend string) *site {
 	t.Helper()
@@ -48,7 +68,7 @@ func serve(t testing.TB, backend string) *site {
 	certPEM, keyPEM := certificate()
 	write(t, s.certFile, certPEM)
 	write(t, keyFile, keyPEM)
-	gw, err := gateway.New(gateway.Options{Config: fmt.Sprintf(`
+	gw := start(t, fmt.Sprintf(`
 entrypoints "clear" { address = "127.0.0.1:0" }
 entrypoints "tls" {
   address = "127.0.0.1:0"
@@ -75,20 +95,7 @@ management {
   auth_token_env = ""
 }
 shutdown_timeout_secs = 5
-`, s.certFile, keyFile, backend, s.log)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gw.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := gw.Shutdown(ctx); err != nil {
-			t.Errorf("shutting down: %v", err)
-		}
-	})
+`, s.certFile, keyFile, backend, s.log))
 	s.gw, s.clear, s.tls = gw, gw.Addr("clear"), gw.Addr("tls")
 	s.metrics = "http://" + gw.Addr("management") + "/api/gateway/metrics"
 	return s

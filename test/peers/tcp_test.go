@@ -21,21 +21,7 @@ import (
 // run starts a gateway with a configuration, until the test ends, and returns it.
 func run(t *testing.T, config string) *gateway.Gateway {
 	t.Helper()
-	gw, err := gateway.New(gateway.Options{Config: config + "\nshutdown_timeout_secs = 5\nobservability { access_log_enabled = false }\n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gw.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := gw.Shutdown(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	return gw
+	return start(t, config+"\nshutdown_timeout_secs = 5\nobservability { access_log_enabled = false }\n")
 }
 
 // tcpConfig is a tcp entrypoint "db" before one backend.
