@@ -92,7 +92,7 @@ func TestTunnelEnds(t *testing.T) {
 			f.want("HEADERS 1 200")
 			f.want(tt.want...)
 			f.headers(3, true, nil) // the connection goes on
-			f.want("HEADERS 3 200 END")
+			f.want("HEADERS 3 405")
 		})
 	}
 }

@@ -111,11 +111,13 @@ func (st *stream) refuse(err *exchange.Error) {
 
 // precheck refuses what is refused before routing.
 func precheck(r *exchange.Request, connect bool) *exchange.Error {
-	switch string(r.Method) {
-	case "CONNECT":
+	switch method := string(r.Method); {
+	case method == "CONNECT":
 		return precheckConnect(r, connect)
-	case "TRACE":
+	case method == "TRACE":
 		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "TRACE is not allowed")
+	case connect:
+		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "CONNECT required")
 	}
 	return nil
 }
