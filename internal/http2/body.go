@@ -25,7 +25,10 @@ type inbound struct {
 	err      error // what follows the pieces; io.EOF at the end
 	trailers bool
 	begun    bool
-	stop     atomic.Bool
+	// onReceipt tells that the connection's credit is given back when bytes arrive and not when they are read: what nobody
+	// reads then holds up nothing but its own stream.
+	onReceipt bool
+	stop      atomic.Bool
 }
 
 // piece holds body bytes. Its size is a power of two, so that what lies in memory is at most twice what arrived, and

@@ -242,6 +242,7 @@ func (c *serverConn) onData(f *frame) *connError {
 	if code := st.takeIn(f.payload, size, end); code != 0 {
 		return c.fault(st, code)
 	}
+	signal(st.readWake)
 	st.settle()
 	return nil
 }

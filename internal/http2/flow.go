@@ -27,7 +27,6 @@ type flow struct {
 
 	// guarded by the connection's lock
 	body        inbound
-	early       bool  // the connection's credit is returned on receipt, so that a stream that is not read stalls no other
 	window      int64 // what may be sent
 	want        int   // what the stream is in the queue for
 	queued      bool
@@ -58,7 +57,7 @@ func (s *flow) unbind() {
 		default:
 		}
 	}
-	s.l, s.early = nil, false
+	s.l = nil
 	s.queued, s.turn, s.ended, s.remoteEnded, s.closed = false, false, false, false, false
 }
 
@@ -68,10 +67,10 @@ func (s *flow) sendable() bool {
 }
 
 // takeIn takes in the payload of a DATA frame; size counts its padding, too. The code is not 0 if the stream is to be reset for it.
-// The lock is held.
+// Who reads is not woken. The lock is held.
 func (s *flow) takeIn(p []byte, size int, end bool) http2.ErrCode {
 	b := &s.body
-	if s.early {
+	if b.onReceipt {
 		s.l.grant(size)
 	}
 	if b.receive -= size; b.receive < 0 {
@@ -88,13 +87,12 @@ func (s *flow) takeIn(p []byte, size int, end bool) http2.ErrCode {
 	if end {
 		s.endBody(false)
 	}
-	signal(s.readWake)
 	return 0
 }
 
 // refund gives n bytes back to the connection, if it has not been done on their receipt. The lock is held.
 func (s *flow) refund(n int) {
-	if !s.early {
+	if !s.body.onReceipt {
 		s.l.grant(n)
 	}
 }
@@ -171,7 +169,7 @@ func (s *flow) dropBody(sound bool) {
 	s.refund(n)
 }
 
-// endBody notes that the peer's end of the stream has come. The lock is held.
+// endBody notes that the peer's end of the stream has come. Who reads is not woken. The lock is held.
 func (s *flow) endBody(trailers bool) {
 	b := &s.body
 	s.remoteEnded = true
@@ -183,5 +181,4 @@ func (s *flow) endBody(trailers bool) {
 	default:
 		b.err = io.EOF
 	}
-	signal(s.readWake)
 }

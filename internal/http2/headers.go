@@ -297,6 +297,7 @@ func (c *serverConn) endStream(b *fieldBlock) *connError {
 		}
 	}
 	st.endBody(len(b.fields) > 0)
+	signal(st.readWake)
 	st.settle()
 	return nil
 }
