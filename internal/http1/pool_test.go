@@ -132,7 +132,7 @@ func TestPoolStale(t *testing.T) {
 			t.Fatal("not reused")
 		}
 		g := fetch(c, "GET", plainGet, false, false)
-		if !errors.Is(g.err, http1.ErrStale) || c.Progress() != http1.Sent {
+		if !errors.Is(g.err, exchange.ErrStale) || c.Progress() != exchange.Sent {
 			t.Errorf("%v, progress %d", g.err, c.Progress())
 		}
 		c.Release(true)
@@ -191,7 +191,7 @@ func TestInterrupted(t *testing.T) {
 		timer := time.AfterFunc(50*time.Millisecond, c.Interrupt)
 		defer timer.Stop()
 		g := fetch(c, "GET", plainGet, false, false)
-		if g.err == nil || errors.Is(g.err, http1.ErrStale) || c.Progress() != http1.Sent {
+		if g.err == nil || errors.Is(g.err, exchange.ErrStale) || c.Progress() != exchange.Sent {
 			t.Errorf("%v, progress %d", g.err, c.Progress())
 		}
 		c.Release(true)
