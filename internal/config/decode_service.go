@@ -23,8 +23,12 @@ func (d *decoder) service(name string, o *object) *Service {
 	lb.UpstreamErrorStatus = d.upstreamErrorStatus(o)
 	lb.PassHost = o.boolean("pass_host", true)
 	d.transport(o.child("transport"), lb)
+	s.Connect = d.connect(o.child("connect"))
+	if s.Connect != nil && block != nil {
+		d.fail(CodeConflict, s.Connect.Pos, "%s has a load_balancer, and cannot lead elsewhere by connect", o.title)
+	}
 	d.plannedService(o, s)
-	if len(lb.Servers) == 0 && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
+	if len(lb.Servers) == 0 && s.Connect == nil && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
 		o.missing("load_balancer { servers … }", `write load_balancer { servers { url = "http://host:port" } }`)
 	}
 	if len(lb.Servers) > 0 && !slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Weight > 0 }) {

@@ -120,7 +120,7 @@ func entrypointTree(e *Entrypoint) any {
 		"tcp_allowed_ips":          prefixes(e.TCPAllowedIPs),
 		"tcp_hello_timeout":        when(e.Protocol == TCP, dur(e.TCPHelloTimeout)),
 		"tcp_idle_timeout":         when(e.TCPIdleTimeout > 0, dur(e.TCPIdleTimeout)),
-		"tcp_half_close_timeout":   when(e.Protocol == TCP, dur(e.TCPHalfCloseTimeout)),
+		"tcp_half_close_timeout":   when(e.Protocol == TCP || e.Protocol == CONNECT, dur(e.TCPHalfCloseTimeout)),
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
 	}
@@ -185,6 +185,7 @@ func serviceTree(s *Service) any {
 			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": []string{"http/1.1"},
 			"send_proxy": when(lb.Transport.SendProxy > 0, fmt.Sprintf("v%d", lb.Transport.SendProxy)),
 		},
+		"connect": connectTree(s.Connect),
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,
 	}

@@ -65,6 +65,17 @@ func RawOf(c net.Conn) (*Raw, bool) {
 	return r, true
 }
 
+// Dialed gives a dialed connection an Info, in the form in which bytes are moved best.
+func Dialed(c net.Conn) Conn {
+	if r, ok := RawOf(c); ok {
+		return r
+	}
+	if known, ok := c.(Conn); ok {
+		return known
+	}
+	return NewPlain(c, Info{})
+}
+
 func newRaw(f rawFile, fd int, info Info) *Raw {
 	r := &Raw{f: f, fd: fd, info: info}
 	r.rc, _ = f.SyscallConn()
