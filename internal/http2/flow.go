@@ -22,6 +22,7 @@ type flow struct {
 	shared     bool        // since then the stream has been in the queue
 	moved      int64       // the connection's, then
 	timedOut   atomic.Bool // it has fired
+	cut        atomic.Bool // nothing of the stream is wanted any more
 	sendWake   chan struct{}
 	readWake   chan struct{}
 
@@ -51,6 +52,7 @@ func (s *flow) unbind() {
 	s.body.clear()
 	s.timed = false
 	s.timedOut.Store(false)
+	s.cut.Store(false)
 	for _, ch := range [...]chan struct{}{s.sendWake, s.readWake} {
 		select {
 		case <-ch:
@@ -63,7 +65,7 @@ func (s *flow) unbind() {
 
 // sendable reports whether more can be sent. The lock is held.
 func (s *flow) sendable() bool {
-	return !s.closed && !s.timedOut.Load() && s.l.phase != closing
+	return !s.closed && !s.timedOut.Load() && !s.cut.Load() && s.l.phase != closing
 }
 
 // takeIn takes in the payload of a DATA frame; size counts its padding, too. The code is not 0 if the stream is to be reset for it.
