@@ -90,7 +90,7 @@ func (s *ClientStream) setHead(h *responseHead, end bool) (why string) {
 	s.fields, h.fields = h.fields, s.fields
 	switch {
 	case s.connect && h.status < 300:
-		s.tunnel, s.length = true, -1
+		s.through, s.length = true, -1
 	case s.bodiless || h.status == 204 || h.status == 304:
 		s.body.declared = 0
 	default:

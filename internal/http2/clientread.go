@@ -173,7 +173,7 @@ func (c *ClientConn) onHeaders(f *frame) *connError {
 		if b.kind = trailerBlock; !b.end {
 			b.bad = "trailers do not end the stream"
 		}
-		if s.tunnel {
+		if s.through {
 			b.bad = "field block in a tunnel"
 		}
 	default:

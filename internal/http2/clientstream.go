@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -31,7 +32,7 @@ type ClientStream struct {
 	bodiless     bool // the request is HEAD
 	connect      bool // or CONNECT
 	headed       bool // the final head is here
-	tunnel       bool // and opens a tunnel
+	through      bool // and opens a tunnel
 	answered     bool // so is any head
 	status       int
 	length       int64
@@ -311,10 +312,25 @@ func (s *ClientStream) next() (p []byte, last bool, err error) {
 	}
 }
 
+// Takeover gives the stream up as a connection, after a 2xx to CONNECT, plain or extended. Its Close is the end of the
+// stream, and so is Release.
+func (s *ClientStream) Takeover() conn.Conn {
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.kept = true
+	return s.dig(tunnel{
+		reset: func(code http2.ErrCode) { c.reset(s, code) },
+		end:   func() { s.ended = true },
+		left:  func() { s.leave(http2.ErrCodeCancel) },
+	})
+}
+
 // Release gives the stream back to its connection. What has not ended of it is reset. A server that would take offence at
 // yet another reset is spared it for a moment, at the expense of the exchange whose client wants it.
 func (s *ClientStream) Release() {
 	if s.kept {
+		_ = s.tunnel.conn.Close()
 		return
 	}
 	if s.rests != nil {
@@ -386,6 +402,6 @@ func (s *ClientStream) recycle() {
 	s.trailers.Reset(nil)
 	s.sent.Store(false)
 	s.c, s.kept, s.interims, s.interimCount, s.interimBytes, s.gone = nil, false, nil, 0, 0, nil
-	s.bodiless, s.connect, s.headed, s.tunnel, s.answered, s.status, s.length = false, false, false, false, false, 0, 0
+	s.bodiless, s.connect, s.headed, s.through, s.answered, s.status, s.length = false, false, false, false, false, 0, 0
 	clientStreams.Put(s)
 }

@@ -35,6 +35,7 @@ type flow struct {
 	ended       bool // our end of the stream is out
 	remoteEnded bool // the peer's has come
 	closed      bool // reset, by either side, or the connection is gone
+	tunnel      *tunnel
 }
 
 func newFlow() flow {
@@ -59,13 +60,13 @@ func (s *flow) unbind() {
 		default:
 		}
 	}
-	s.l = nil
+	s.l, s.tunnel = nil, nil
 	s.queued, s.turn, s.ended, s.remoteEnded, s.closed = false, false, false, false, false
 }
 
 // sendable reports whether more can be sent. The lock is held.
 func (s *flow) sendable() bool {
-	return !s.closed && !s.timedOut.Load() && !s.cut.Load() && s.l.phase != closing
+	return !s.closed && !s.timedOut.Load() && !s.cut.Load() && s.l.phase != closing && (s.tunnel == nil || !s.tunnel.conn.write.passed.Load())
 }
 
 // takeIn takes in the payload of a DATA frame; size counts its padding, too. The code is not 0 if the stream is to be reset for it.
@@ -85,7 +86,11 @@ func (s *flow) takeIn(p []byte, size int, end bool) http2.ErrCode {
 		return http2.ErrCodeProtocol
 	}
 	b.add(p)
-	s.grant(size - len(p)) // also 0: what may still be sent has become less
+	if s.tunnel != nil {
+		s.tunnel.received(len(p))
+	} else {
+		s.grant(size - len(p)) // also 0: what may still be sent has become less
+	}
 	if end {
 		s.endBody(false)
 	}

@@ -101,7 +101,10 @@ func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 	if st == nil || st.closed || st.remoteEnded {
 		return ignoredBlock, c.late(b.id, st)
 	}
-	if !b.end {
+	switch {
+	case st.tunnel != nil: // RFC 9113 §8.5
+		b.bad = "field block in a tunnel"
+	case !b.end:
 		b.bad = "trailers do not end the stream"
 	}
 	return trailerBlock, nil
@@ -240,7 +243,9 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st.window = c.firstWindow
-	st.body.declared, st.body.window, st.body.receive = c.head.length, streamWindow, streamWindow
+	window := c.set.streamWindow()
+	st.body.declared, st.body.window, st.body.receive = c.head.length, window, window
+	st.body.onReceipt = st.plainConnect()
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
 	}

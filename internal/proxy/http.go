@@ -42,6 +42,9 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
+	if string(x.Request.Method) == "CONNECT" { // also the extended one, which HTTP/1.1 has no form for
+		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
+	}
 	f := forwards.Get().(*forward)
 	f.backends, f.policy, f.x, f.method = p.backends, p.policy, x, x.Request.Method
 	f.body, f.streaming = f.inline()
