@@ -324,7 +324,11 @@ func TestKF_TUN_01_IdleTunnel(t *testing.T) {
 
 // KF_TUN_02: a tunnel whose client has ended, to a destination that never does, ends within the bound.
 func TestKF_TUN_02_HalfClosed(t *testing.T) {
-	addr := tcpBackend(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c); _, _ = c.Read(make([]byte, 1)); time.Sleep(time.Second) })
+	addr := tcpBackend(t, func(c *net.TCPConn) {
+		_, _ = io.Copy(io.Discard, c)
+		_, _ = c.Read(make([]byte, 1))
+		time.Sleep(time.Second)
+	})
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {
 			g := gatewaytest.Start(t, tunnelConfig(portOf(t, addr), "http://127.0.0.1:1", `tcp_half_close_timeout = "200ms"`))
@@ -340,8 +344,16 @@ func TestKF_TUN_02_HalfClosed(t *testing.T) {
 // KF_TUN_03: the end of a destination arrives as what it is.
 func TestKF_TUN_03_DestinationEnds(t *testing.T) {
 	ends := map[string]func(c *net.TCPConn){
-		"FIN":   func(c *net.TCPConn) { _, _ = io.WriteString(c, "all of it"); _ = c.CloseWrite(); _, _ = io.Copy(io.Discard, c) },
-		"reset": func(c *net.TCPConn) { _, _ = io.WriteString(c, "all of it"); _, _ = c.Read(make([]byte, 1)); _ = c.SetLinger(0) },
+		"FIN": func(c *net.TCPConn) {
+			_, _ = io.WriteString(c, "all of it")
+			_ = c.CloseWrite()
+			_, _ = io.Copy(io.Discard, c)
+		},
+		"reset": func(c *net.TCPConn) {
+			_, _ = io.WriteString(c, "all of it")
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.SetLinger(0)
+		},
 	}
 	for end, serve := range ends {
 		addr := tcpBackend(t, serve)

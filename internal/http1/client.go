@@ -3,7 +3,6 @@ package http1
 import (
 	"fmt"
 	"io"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -462,14 +461,6 @@ func (c *ClientConn) decrypted() bool {
 	var b [1]byte
 	n, err := c.c.Read(b[:])
 	return n > 0 || !isTimeout(err) || c.c.SetReadDeadline(time.Time{}) != nil
-}
-
-// ordinary gives a dialed connection an Info, if it has none.
-func ordinary(nc net.Conn) conn.Conn {
-	if c, ok := nc.(conn.Conn); ok {
-		return c
-	}
-	return conn.NewPlain(nc, conn.Info{})
 }
 
 // Release returns the connection to its pool, or closes it if it cannot be used again. reuse is false when the request

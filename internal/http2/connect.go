@@ -57,27 +57,16 @@ func (s *Settings) streamWindow() int {
 // behind its request is read first. The handler must not return before both directions have ended; what it leaves open is
 // reset.
 func (st *stream) Takeover() (conn.Conn, error) {
-	c := st.c
+	c, b := st.c, &st.body
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case st.taken != nil:
+	case st.tunnel != nil:
 		return nil, errors.New("stream was taken over already")
 	case !st.resp.tunnel || !st.headSent:
 		return nil, errors.New("stream cannot be taken over without a 2xx to CONNECT")
-	case st.body.begun:
+	case b.begun:
 		return nil, errors.New("stream cannot be taken over inside a request body")
 	}
-	return st.takeOver(st, c.info), nil
-}
-
-// endOut notes that END_STREAM has been sent.
-func (st *stream) endOut() { st.end() }
-
-// abandon resets the stream; when its own end is out, because the rest is not wanted (RFC 9113 §8.1).
-func (st *stream) abandon(code http2.ErrCode) {
-	if st.ended {
-		code = http2.ErrCodeNo
-	}
-	st.c.reset(st, code)
+	return st.dig(tunnel{reset: func(code http2.ErrCode) { c.reset(st, code) }, end: st.end}), nil
 }

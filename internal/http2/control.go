@@ -21,15 +21,9 @@ const (
 
 // onSettings takes the client's settings over (RFC 9113 §6.5).
 func (c *serverConn) onSettings(f *frame) *connError {
-	switch {
-	case f.id != 0:
-		return protocolError("SETTINGS on a stream")
-	case f.flags&flagAck != 0 && len(f.payload) > 0:
-		return sizeError("SETTINGS acknowledgement with a payload")
-	case f.flags&flagAck != 0:
-		return nil
-	case len(f.payload)%6 != 0:
-		return sizeError("SETTINGS of a broken length")
+	ack, err := settingsFrame(f)
+	if ack || err != nil {
+		return err
 	}
 	c.reader.known = true
 	window := int64(-1)
@@ -58,6 +52,21 @@ func (c *serverConn) onSettings(f *frame) *connError {
 	return nil
 }
 
+// settingsFrame checks the shape of a SETTINGS frame, and tells whether it acknowledges ours.
+func settingsFrame(f *frame) (ack bool, err *connError) {
+	switch {
+	case f.id != 0:
+		return false, protocolError("SETTINGS on a stream")
+	case f.flags&flagAck != 0 && len(f.payload) > 0:
+		return false, sizeError("SETTINGS acknowledgement with a payload")
+	case f.flags&flagAck != 0:
+		return true, nil
+	case len(f.payload)%6 != 0:
+		return false, sizeError("SETTINGS of a broken length")
+	}
+	return false, nil
+}
+
 // checkSetting refuses values that the protocol does not allow. We push nothing, keep no table for what we encode, and
 // send no frame that is longer than every client must take: of the known settings only the window concerns us.
 func checkSetting(s http2.Setting) *connError {
@@ -80,11 +89,8 @@ func checkSetting(s http2.Setting) *connError {
 
 // onPing answers a PING (RFC 9113 §6.7), and takes the answer to ours.
 func (c *serverConn) onPing(f *frame) *connError {
-	switch {
-	case len(f.payload) != 8:
-		return sizeError("PING of another length than 8")
-	case f.id != 0:
-		return protocolError("PING on a stream")
+	if err := pingFrame(f); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,12 +100,28 @@ func (c *serverConn) onPing(f *frame) *connError {
 		}
 		return nil
 	}
-	o, err := c.control()
+	return c.pong(f)
+}
+
+// pingFrame checks the shape of a PING frame.
+func pingFrame(f *frame) *connError {
+	switch {
+	case len(f.payload) != 8:
+		return sizeError("PING of another length than 8")
+	case f.id != 0:
+		return protocolError("PING on a stream")
+	}
+	return nil
+}
+
+// pong answers a PING. The lock is held.
+func (l *link) pong(f *frame) *connError {
+	o, err := l.control()
 	if err != nil {
 		return err
 	}
 	o.b = append(appendFrameHead(o.b, 8, http2.FramePing, flagAck, 0), f.payload...)
-	c.flush()
+	l.flush()
 	return nil
 }
 

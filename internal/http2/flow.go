@@ -22,6 +22,7 @@ type flow struct {
 	shared     bool        // since then the stream has been in the queue
 	moved      int64       // the connection's, then
 	timedOut   atomic.Bool // it has fired
+	cut        atomic.Bool // nothing of the stream is wanted any more
 	sendWake   chan struct{}
 	readWake   chan struct{}
 
@@ -30,11 +31,11 @@ type flow struct {
 	window      int64 // what may be sent
 	want        int   // what the stream is in the queue for
 	queued      bool
-	turn        bool    // taken out of the queue, to send
-	ended       bool    // our end of the stream is out
-	remoteEnded bool    // the peer's has come
-	closed      bool    // reset, by either side, or the connection is gone
-	taken       *tunnel // the stream is one; nil: it carries bodies
+	turn        bool // taken out of the queue, to send
+	ended       bool // our end of the stream is out
+	remoteEnded bool // the peer's has come
+	closed      bool // reset, by either side, or the connection is gone
+	tunnel      *tunnel
 }
 
 func newFlow() flow {
@@ -52,19 +53,20 @@ func (s *flow) unbind() {
 	s.body.clear()
 	s.timed = false
 	s.timedOut.Store(false)
+	s.cut.Store(false)
 	for _, ch := range [...]chan struct{}{s.sendWake, s.readWake} {
 		select {
 		case <-ch:
 		default:
 		}
 	}
-	s.l = nil
-	s.queued, s.turn, s.ended, s.remoteEnded, s.closed, s.taken = false, false, false, false, false, nil
+	s.l, s.tunnel = nil, nil
+	s.queued, s.turn, s.ended, s.remoteEnded, s.closed = false, false, false, false, false
 }
 
 // sendable reports whether more can be sent. The lock is held.
 func (s *flow) sendable() bool {
-	return !s.closed && !s.timedOut.Load() && s.l.phase != closing && (s.taken == nil || !s.taken.conn.write.passed.Load())
+	return !s.closed && !s.timedOut.Load() && !s.cut.Load() && s.l.phase != closing && (s.tunnel == nil || !s.tunnel.conn.write.passed.Load())
 }
 
 // takeIn takes in the payload of a DATA frame; size counts its padding, too. The code is not 0 if the stream is to be reset for it.
@@ -84,8 +86,8 @@ func (s *flow) takeIn(p []byte, size int, end bool) http2.ErrCode {
 		return http2.ErrCodeProtocol
 	}
 	b.add(p)
-	if s.taken != nil {
-		s.taken.received(len(p))
+	if s.tunnel != nil {
+		s.tunnel.received(len(p))
 	} else {
 		s.grant(size - len(p)) // also 0: what may still be sent has become less
 	}

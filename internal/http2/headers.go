@@ -102,7 +102,7 @@ func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 		return ignoredBlock, c.late(b.id, st)
 	}
 	switch {
-	case st.taken != nil: // RFC 9113 §8.5
+	case st.tunnel != nil: // RFC 9113 §8.5
 		b.bad = "field block in a tunnel"
 	case !b.end:
 		b.bad = "trailers do not end the stream"

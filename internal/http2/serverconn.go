@@ -279,7 +279,7 @@ func (c *serverConn) end() {
 // for one is an answer of the handler that the client has seen through. The lock is held.
 func (c *serverConn) judge(st *stream) {
 	switch {
-	case st.takenBack && st.taken == nil: // that is how many clients end a tunnel
+	case st.takenBack && st.tunnel == nil: // that is how many clients end a tunnel
 		if c.taken++; c.taken == resetsBorne*c.set.MaxStreams {
 			c.finalize(true)
 		}

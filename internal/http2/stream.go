@@ -62,7 +62,7 @@ func (st *stream) run() {
 	sound := st.serve()
 	st.guard.Disarm()
 	c.leave(st, sound)
-	if sound && st.taken == nil { // who still holds the conn of a tunnel finds it closed
+	if sound && st.tunnel == nil { // who still holds the conn of a tunnel finds it closed
 		st.recycle()
 	}
 }
@@ -119,7 +119,7 @@ func (c *serverConn) leave(st *stream, sound bool) {
 	}
 	st.uncount()
 	st.dropBody(sound)
-	if st.taken != nil {
+	if st.tunnel != nil {
 		st.close(false)
 	}
 	delete(c.streams, st.id)

@@ -18,12 +18,29 @@ import (
 // the connection is opened again as soon as they arrive, so that what is not read holds up nothing but itself.
 const tunnelWindow = 64 << 10
 
+// tunnelEnd is a stream of either side as its StreamConn uses it. At most one goroutine is inside each of the methods;
+// those that wait do so until the deadline has passed, whose wake channel is signalled then.
+type tunnelEnd interface {
+	// readTunnel copies bytes that have arrived into b, which is not empty, waiting for some. It returns io.EOF after the
+	// peer's END_STREAM, syscall.ECONNRESET for a stream or connection that is gone, os.ErrDeadlineExceeded.
+	readTunnel(b []byte) (int, error)
+	// writeTunnel sends all of b. It returns how much was sent, and syscall.ECONNRESET or os.ErrDeadlineExceeded.
+	writeTunnel(b []byte) (int, error)
+	// endTunnel sends END_STREAM, once.
+	endTunnel() error
+	// closeTunnel ends what has not ended yet: with RST_STREAM of the code, unless END_STREAM was sent and received, and of
+	// NO_ERROR or CANCEL when only the peer's is missing. Nothing waits in it; reads and writes that wait fail.
+	closeTunnel(code http2.ErrCode)
+	// tunnelState tells whether the peer has ended or reset the stream, and whether bytes have arrived that are not read.
+	tunnelState() (gone, unread bool)
+}
+
 // StreamConn is an HTTP/2 stream as a connection: a tunnel after a 2xx to CONNECT. Deadlines are real and can be lifted
 // again; CloseWrite is END_STREAM; Close without it, and Abort, reset the stream, so that the peer cannot take what it has
 // for the whole. One goroutine may read while another writes and a third closes. It is of use until the handler of its
 // exchange has returned, or its connection ends; then reads and writes fail.
 type StreamConn struct {
-	t    *tunnel
+	end  tunnelEnd
 	info *conn.Info
 
 	reading sync.Mutex // held by who reads
@@ -32,6 +49,13 @@ type StreamConn struct {
 
 	read, write streamDeadline
 	closed      atomic.Bool
+}
+
+// newStreamConn makes the conn of a stream. The channels wake who waits inside readTunnel and writeTunnel.
+func newStreamConn(end tunnelEnd, info *conn.Info, readWake, sendWake chan struct{}) *StreamConn {
+	c := &StreamConn{end: end, info: info}
+	c.read.wake, c.write.wake = readWake, sendWake
+	return c
 }
 
 // Info describes the connection that carries the stream.
@@ -49,7 +73,7 @@ func (c *StreamConn) Read(b []byte) (int, error) {
 	case len(b) == 0:
 		return 0, nil
 	}
-	n, err := c.t.read(b)
+	n, err := c.end.readTunnel(b)
 	return n, c.fail("read", err)
 }
 
@@ -67,7 +91,7 @@ func (c *StreamConn) Write(b []byte) (int, error) {
 	case len(b) == 0:
 		return 0, nil
 	}
-	n, err := c.t.write(b)
+	n, err := c.end.writeTunnel(b)
 	return n, c.fail("write", err)
 }
 
@@ -93,7 +117,7 @@ func (c *StreamConn) CloseWrite() error {
 		return nil
 	}
 	c.ended = true
-	return c.fail("close", c.t.endWrite())
+	return c.fail("close", c.end.endTunnel())
 }
 
 // Close ends both directions.
@@ -104,7 +128,7 @@ func (c *StreamConn) CloseBoth() error {
 	if c.writing.TryLock() {
 		if !c.ended && !c.closed.Load() {
 			c.ended = true
-			_ = c.t.endWrite()
+			_ = c.end.endTunnel()
 		}
 		c.writing.Unlock()
 	}
@@ -118,20 +142,20 @@ func (c *StreamConn) shut(code http2.ErrCode) error {
 	if !c.closed.Swap(true) {
 		c.read.set(time.Time{})
 		c.write.set(time.Time{})
-		c.t.close(code)
+		c.end.closeTunnel(code)
 	}
 	return nil
 }
 
 // PeerGone reports whether the peer has ended its sending side or reset the stream, also behind unread bytes.
 func (c *StreamConn) PeerGone() bool {
-	gone, _ := c.t.state()
+	gone, _ := c.end.tunnelState()
 	return gone
 }
 
 // Quiet reports whether nothing has arrived and the peer is still there.
 func (c *StreamConn) Quiet() bool {
-	gone, unread := c.t.state()
+	gone, unread := c.end.tunnelState()
 	return !gone && !unread
 }
 

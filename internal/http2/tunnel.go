@@ -7,32 +7,23 @@ import (
 	"syscall"
 
 	"golang.org/x/net/http2"
-
-	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// tunnelOwner is a stream of either side, as its tunnel uses it. The connection's lock is held in all of it.
-type tunnelOwner interface {
-	// endOut notes that END_STREAM has been sent.
-	endOut()
-	// abandon resets the stream, with the code unless the side prefers another one when END_STREAM was sent.
-	abandon(code http2.ErrCode)
-}
-
-// tunnel is the flow of a stream that was taken over. The connection's lock guards it.
+// tunnel is a stream of either side that was taken over. The connection's lock guards it.
 type tunnel struct {
 	s     *flow
-	owner tunnelOwner
 	conn  *StreamConn
-	held  int // bytes that have arrived and are not read
-	off   int // of the first piece, how much has been read
+	held  int                 // bytes that have arrived and are not read
+	off   int                 // of the first piece, how much has been read
+	reset func(http2.ErrCode) // sends RST_STREAM
+	end   func()              // notes that END_STREAM is out
+	left  func()              // called without the lock when the conn is closed; nil: nothing is to be done
 }
 
-// takeOver makes the stream a connection, of which nothing has been read. From now on the connection's credit is given back
-// when bytes arrive. The lock is held.
-func (s *flow) takeOver(owner tunnelOwner, info *conn.Info) *StreamConn {
-	t := &tunnel{s: s, owner: owner}
-	b := &s.body
+// dig makes a tunnel of a stream, whose functions t brings. What has arrived is read first. The lock is held.
+func (s *flow) dig(with tunnel) *StreamConn {
+	t, b := &with, &s.body
+	t.s = s
 	for _, p := range b.pieces {
 		t.held += len(p.b)
 	}
@@ -40,9 +31,8 @@ func (s *flow) takeOver(owner tunnelOwner, info *conn.Info) *StreamConn {
 		b.onReceipt = true
 		s.l.grant(t.held)
 	}
-	t.conn = &StreamConn{t: t, info: info}
-	t.conn.read.wake, t.conn.write.wake = s.readWake, s.sendWake
-	s.taken = t
+	t.conn = newStreamConn(t, s.l.info, s.readWake, s.sendWake)
+	s.tunnel = t
 	t.replenish()
 	return t.conn
 }
@@ -53,7 +43,7 @@ func (t *tunnel) received(n int) {
 	t.replenish()
 }
 
-// replenish lets the peer send what the window allows beside what is not read, when that is worth a frame. The lock is
+// replenish lets the client send what the window allows beside what is not read, when that is worth a frame. The lock is
 // held.
 func (t *tunnel) replenish() {
 	s := t.s
@@ -68,9 +58,7 @@ func (t *tunnel) replenish() {
 	l.flush()
 }
 
-// read copies bytes that have arrived into p, which is not empty, waiting for some. It returns io.EOF after the peer's end,
-// syscall.ECONNRESET for a stream or connection that is gone, os.ErrDeadlineExceeded. One goroutine may be in it.
-func (t *tunnel) read(p []byte) (int, error) {
+func (t *tunnel) readTunnel(p []byte) (int, error) {
 	s := t.s
 	l, b := s.l, &s.body
 	l.mu.Lock()
@@ -82,7 +70,7 @@ func (t *tunnel) read(p []byte) (int, error) {
 		case t.conn.read.passed.Load():
 			return 0, os.ErrDeadlineExceeded
 		case len(b.pieces) > 0:
-			n := t.copy(p)
+			n := t.take(p)
 			t.held -= n
 			t.replenish()
 			return n, nil
@@ -97,8 +85,8 @@ func (t *tunnel) read(p []byte) (int, error) {
 	}
 }
 
-// copy moves bytes of the first piece to p. The lock is held.
-func (t *tunnel) copy(p []byte) int {
+// take moves bytes of the first piece to p. The lock is held.
+func (t *tunnel) take(p []byte) int {
 	b := &t.s.body
 	first := b.pieces[0]
 	n := copy(p, first.b[t.off:])
@@ -114,9 +102,7 @@ func (t *tunnel) copy(p []byte) int {
 	return n
 }
 
-// write sends all of p. It returns how much was sent, and syscall.ECONNRESET or os.ErrDeadlineExceeded. One goroutine may be
-// in it or in endWrite.
-func (t *tunnel) write(p []byte) (int, error) {
+func (t *tunnel) writeTunnel(p []byte) (int, error) {
 	s := t.s
 	l := s.l
 	l.mu.Lock()
@@ -145,8 +131,7 @@ func (t *tunnel) writeError() error {
 	return os.ErrDeadlineExceeded
 }
 
-// endWrite sends END_STREAM, once. An empty frame takes no window, and waits for no room.
-func (t *tunnel) endWrite() error {
+func (t *tunnel) endTunnel() error {
 	s := t.s
 	l := s.l
 	l.mu.Lock()
@@ -154,28 +139,37 @@ func (t *tunnel) endWrite() error {
 	if s.closed || l.phase == closing {
 		return syscall.ECONNRESET
 	}
-	o := l.buffer()
+	o := l.buffer() // an empty frame takes no window, and waits for no room
 	o.b = appendFrameHead(o.b, 0, http2.FrameData, flagEnd, s.id)
-	t.owner.endOut()
+	t.end()
 	l.flush()
 	return nil
 }
 
-// close resets the stream, unless both ends have come, and wakes who waits.
-func (t *tunnel) close(code http2.ErrCode) {
+func (t *tunnel) closeTunnel(code http2.ErrCode) {
+	t.endNow(code)
+	if t.left != nil {
+		t.left()
+	}
+}
+
+func (t *tunnel) endNow(code http2.ErrCode) {
 	s := t.s
 	l := s.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !s.closed && l.phase != closing && !(s.ended && s.remoteEnded) {
-		t.owner.abandon(code)
+	switch {
+	case s.closed || l.phase == closing || s.ended && s.remoteEnded:
+	case s.ended:
+		t.reset(http2.ErrCodeNo) // RFC 9113 §8.1
+	default:
+		t.reset(code)
 	}
 	signal(s.readWake)
 	signal(s.sendWake)
 }
 
-// state tells whether the peer has ended or reset the stream, and whether bytes have arrived that are not read.
-func (t *tunnel) state() (gone, unread bool) {
+func (t *tunnel) tunnelState() (gone, unread bool) {
 	s := t.s
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()

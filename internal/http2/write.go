@@ -212,7 +212,7 @@ func (s *flow) giveUp() {
 func (s *flow) sleep() {
 	l := s.l
 	l.flush()
-	if s.taken == nil && !s.timed { // a tunnel has deadlines
+	if s.writeLimit > 0 && s.tunnel == nil && !s.timed { // a tunnel has deadlines
 		s.timed, s.shared, s.moved = true, false, l.moved
 		s.write.Arm((*writeSide)(s), s.writeLimit)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -126,7 +125,7 @@ func dialFailed(x *exchange.Exchange, err error) *exchange.Error {
 		e := failure(504, exchange.CodeConnectTimeout, "Upstream timeout", err)
 		e.Limit = "connect.connect_timeout"
 		return e
-	case errors.Is(err, http1.ErrResolve):
+	case errors.Is(err, conn.ErrResolve):
 		return failure(502, exchange.CodeDNSFailed, "Bad gateway", err)
 	}
 	return failure(502, exchange.CodeConnectFailed, "Bad gateway", err)

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 )
 
 // ErrDenied is a destination that may not be connected to: its port, or every address of its host.
@@ -41,10 +40,6 @@ func NewDestinations(name string, cfg *config.Connect, resolve Resolver, dial Di
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	if dial == nil {
-		d := &net.Dialer{KeepAlive: 15 * time.Second}
-		dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
-	}
 	return &Destinations{
 		name: name, ports: cfg.Ports, allow: cfg.Allow, deny: cfg.Deny, timeout: cfg.ConnectTimeout, resolve: resolve, dial: dial,
 	}
@@ -54,7 +49,7 @@ func NewDestinations(name string, cfg *config.Connect, resolve Resolver, dial Di
 func (d *Destinations) Name() string { return d.name }
 
 // Dial connects to a destination: its host is resolved once, and only addresses that were judged are dialed, one after the
-// other, each with its share of the time. Errors are ErrDenied, or http1's ErrResolve and ErrConnect.
+// other, each with its share of the time. Errors are ErrDenied, or conn's ErrResolve and ErrConnect.
 func (d *Destinations) Dial(ctx context.Context, to exchange.Authority) (conn.Conn, error) {
 	if !slices.Contains(d.ports, int(to.Port)) {
 		return nil, fmt.Errorf("port %d: %w", to.Port, ErrDenied)
@@ -66,17 +61,16 @@ func (d *Destinations) Dial(ctx context.Context, to exchange.Authority) (conn.Co
 		var err error
 		// The dot at the end keeps the system's search list from making another name of it.
 		if addrs, err = d.resolve(ctx, absolute(to.Host)); err != nil {
-			return nil, fmt.Errorf("%w: %w", http1.ErrResolve, err)
+			return nil, fmt.Errorf("%w: %w", conn.ErrResolve, err)
 		}
 	}
 	addrs = d.allowed(addrs)
 	err := fmt.Errorf("%s: %w", to, ErrDenied)
 	for i, a := range addrs {
-		var nc net.Conn
-		if nc, err = d.dialOne(ctx, netip.AddrPortFrom(a, to.Port), len(addrs)-i); err == nil {
-			return conn.Dialed(nc), nil
+		var c conn.Conn
+		if c, err = d.dialOne(ctx, netip.AddrPortFrom(a, to.Port), len(addrs)-i); err == nil {
+			return c, nil
 		}
-		err = fmt.Errorf("%w: %w", http1.ErrConnect, err)
 		if ctx.Err() != nil {
 			break
 		}
@@ -93,14 +87,31 @@ func absolute(host string) string {
 }
 
 // dialOne dials one of left addresses.
-func (d *Destinations) dialOne(ctx context.Context, addr netip.AddrPort, left int) (net.Conn, error) {
-	if end, ok := ctx.Deadline(); ok && left > 1 {
-		short, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
-		defer cancel()
-		ctx = short
+func (d *Destinations) dialOne(ctx context.Context, addr netip.AddrPort, left int) (conn.Conn, error) {
+	to := conn.Dialer{Addr: addr.String(), Timeout: d.timeout}
+	if end, ok := ctx.Deadline(); ok {
+		to.Timeout = time.Until(end) / time.Duration(left)
 	}
-	return d.dial(ctx, addr.String())
+	if d.dial != nil {
+		to.Dial = func(ctx context.Context) (net.Conn, error) {
+			nc, err := d.dial(ctx, to.Addr)
+			return nc, connectError(err)
+		}
+	}
+	c, err := to.Open(ctx, once{})
+	return c.Conn, err
 }
+
+// once is a dial that is not repeated.
+type once struct{}
+
+// DialContext is not asked for.
+func (once) DialContext() (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.Background())
+}
+
+// LastResort is never: another address is tried.
+func (once) LastResort() bool { return false }
 
 // maxAddresses bounds what of a name is tried.
 const maxAddresses = 16
