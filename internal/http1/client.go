@@ -62,6 +62,7 @@ type ClientConn struct {
 // requestInfo is what of the request decides how the response is read.
 type requestInfo struct {
 	head    bool // method HEAD
+	connect bool // method CONNECT
 	upgrade bool // a 101 is expected
 }
 
@@ -98,7 +99,7 @@ func (c *ClientConn) Progress() exchange.Progress {
 // to f, whose views stay valid until Release.
 func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f *exchange.Fields, sink exchange.BodySink) (exchange.Head, error) {
 	c.out, c.more, c.fields, c.sink = out, body, f, sink
-	c.request = requestInfo{head: string(method) == "HEAD", upgrade: upgrade}
+	c.request = requestInfo{head: string(method) == "HEAD", connect: string(method) == "CONNECT", upgrade: upgrade}
 	c.r, c.w, c.err, c.answered, c.keep, c.done, c.phase = 0, 0, nil, false, true, false, stepSend
 	c.sent.Store(false)
 	c.interim, c.wrote = 0, nil
@@ -254,7 +255,7 @@ func (c *ClientConn) headBytes() bool {
 // frame decides how the body ends (RFC 9112 §6.3).
 func (c *ClientConn) frame() {
 	h := &c.head
-	if h.status == 101 { // its connection is kept for long
+	if h.status == 101 || c.request.connect { // its connection is kept for long
 		c.unshare()
 	}
 	c.upgrade = h.upgrade.of(c.in.buf[c.r:c.w])
@@ -268,6 +269,10 @@ func (c *ClientConn) frame() {
 		if !c.request.upgrade || h.upgrade.empty() {
 			c.err = fmt.Errorf("%w: unexpected 101", exchange.ErrBadResponse)
 		}
+		return
+	case c.request.connect && h.status < 300: // RFC 9110 §9.3.6: bytes behind the head are the tunnel's, whatever it says of a body
+		c.ends, c.keep, c.done = endsNone, false, true
+		c.head.length = -1
 		return
 	case c.request.head || h.status == 204 || h.status == 304:
 		c.ends, c.done = endsNone, true
@@ -426,7 +431,7 @@ func (c *ClientConn) waitRest() error {
 	return err
 }
 
-// Takeover gives the connection up after a 101, or Connect. What came behind the head is read first. Release closes it.
+// Takeover gives the connection up after a 101, a 2xx to CONNECT, or Connect. What came behind the head is read first. Release closes it.
 func (c *ClientConn) Takeover() conn.Conn {
 	pre := append([]byte(nil), c.in.buf[c.r:c.w]...)
 	c.taken.Store(true)

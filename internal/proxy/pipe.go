@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"io"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -24,60 +22,14 @@ type pipe struct {
 	bad      func(exchange.Code, error) *exchange.Error // the error of a destination that fails
 }
 
-// ends are connections that are interrupted together.
-type ends []conn.Conn
-
-// Interrupt ends what any of them waits for.
-func (e ends) Interrupt() {
-	for _, c := range e {
-		if i, ok := c.(conn.Interrupter); ok {
-			i.Interrupt()
-		} else {
-			_ = c.Close()
-		}
-	}
-}
-
 // run moves bytes until both directions have ended.
 func (p *pipe) run() (service.Result, error) {
 	x := p.x
-	x.Guard.Arm(ends{p.down, p.up}, x.Pace.Idle)
-	if x.Gone() {
-		x.Guard.Ring(conn.CauseDeparted)
-	}
 	pace := x.Pace
 	pace.Guard = x.Guard
-	done := conn.Relay(p.down, p.up, pace)
-	cause := x.Guard.Disarm()
+	done, cause := conn.Join(p.down, p.up, pace, x.Gone())
 	x.Record.BytesIn, x.Record.BytesOut = done.AtoB, done.BtoA
-	result, err := p.ended(cause, done)
-	switch {
-	case done.Err == nil || cause == conn.CauseDeadline:
-	case cause == conn.CauseDrain, cause == conn.CauseDeparted:
-		abort(p.up)
-		abort(p.down)
-	case done.AFailed:
-		p.survive(p.up, done.AEnded)
-	default:
-		p.survive(p.down, done.BEnded)
-	}
-	return result, err
-}
-
-// survive ends the side that has not failed. That the other one failed is passed on, since what has come must not be
-// taken for the whole; but not when it was the whole. The rest of that may still be on its way, and closing with bytes
-// unread would discard it: they are read until the side has ended too.
-func (p *pipe) survive(c conn.Conn, whole bool) {
-	if !whole {
-		abort(c)
-		return
-	}
-	if c.SetDeadline(time.Time{}) != nil {
-		return // closed
-	}
-	p.x.Guard.Arm(ends{c}, p.x.Pace.HalfClosed)
-	_, _ = io.Copy(io.Discard, c)
-	p.x.Guard.Disarm()
+	return p.ended(cause, done)
 }
 
 // ended judges how a relay has ended.
@@ -98,13 +50,4 @@ func (p *pipe) ended(cause conn.Cause, done conn.Relayed) (service.Result, error
 		return service.OK, departed(done.Err)
 	}
 	return service.Broken, p.bad(exchange.CodeBackendReset, done.Err)
-}
-
-// abort closes with a reset, where that is possible.
-func abort(c conn.Conn) {
-	if a, ok := c.(interface{ Abort() error }); ok {
-		_ = a.Abort()
-		return
-	}
-	_ = c.Close()
 }
