@@ -310,7 +310,7 @@ func (s *ClientStream) next() (p []byte, last bool, err error) {
 		case s.cut.Load():
 			return nil, false, errInterrupted
 		case b.next():
-			return b.cur.b, len(b.pieces) == 0 && b.err == io.EOF, nil
+			return b.cur.b, len(b.pieces) == 0 && b.err == io.EOF && !b.trailers, nil // trailers follow by themselves
 		case b.err == io.EOF:
 			return nil, true, nil
 		case b.err != nil:
@@ -396,7 +396,7 @@ const silence = time.Second
 // new streams. The lock is held.
 func (c *ClientConn) doubt(s *ClientStream) {
 	now := time.Now()
-	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && c.heard.Before(s.opened) {
+	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && now.Sub(c.heard) > silence {
 		c.ask(now)
 	}
 }
