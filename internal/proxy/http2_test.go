@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -297,6 +298,61 @@ func TestKF_H2G_04_Retry(t *testing.T) {
 				t.Errorf("attempts %+v", r.Attempts)
 			}
 		})
+	}
+}
+
+// KF-H2G-04: a backend that takes leave after every request loses none, and each is processed once and whole.
+func TestKF_H2G_04_Uploads(t *testing.T) {
+	t.Parallel()
+	const size, requests, atOnce = 100 << 10, 200, 10
+	var processed atomic.Int64
+	g := newGateway(t, kernelMode, options{}, framed(t, func(f *frames) {
+		id := f.request()
+		_ = f.WriteGoAway(id, xhttp2.ErrCodeNo, nil)
+		_ = f.WriteWindowUpdate(0, 1<<20)
+		_ = f.WriteWindowUpdate(id, 1<<20)
+		for got := 0; ; {
+			fr, ok := f.next(xhttp2.FrameData).(*xhttp2.DataFrame)
+			if !ok {
+				return
+			}
+			if fr.StreamID != id {
+				continue
+			}
+			if got += len(fr.Data()); fr.StreamEnded() {
+				if got == size {
+					processed.Add(1)
+				}
+				f.head(id, true, ":status", "200", "x-got", fmt.Sprint(got))
+				return
+			}
+		}
+	}))
+	c := g.clients(t)["h1"]
+	var all sync.WaitGroup
+	for range atOnce {
+		all.Go(func() {
+			for i := range requests / atOnce {
+				req, _ := http.NewRequest("POST", "http://"+g.addr+"/", bytes.NewReader(make([]byte, size)))
+				if i%2 == 1 {
+					req.ContentLength = -1
+				}
+				res, err := c.Do(req)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+				if res.StatusCode != 200 || res.Header.Get("X-Got") != fmt.Sprint(size) {
+					t.Errorf("%d, %s bytes arrived", res.StatusCode, res.Header.Get("X-Got"))
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := processed.Load(); n != requests {
+		t.Errorf("%d processed", n)
 	}
 }
 
