@@ -508,3 +508,58 @@ func TestHTTP2StreamLimit(t *testing.T) {
 		}
 	}
 }
+
+// quickH2C is a backend that allocates nothing.
+func quickH2C(t testing.TB) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { defer c.Close(); answerFrames(c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	return "h2c://" + l.Addr().String()
+}
+
+// answerFrames answers each stream that ends with the same two bytes.
+func answerFrames(c net.Conn) {
+	in := make([]byte, 64<<10)
+	if _, err := io.ReadFull(c, in[:len(xhttp2.ClientPreface)]); err != nil {
+		return
+	}
+	if _, err := c.Write([]byte{0, 0, 0, byte(xhttp2.FrameSettings), 0, 0, 0, 0, 0}); err != nil {
+		return
+	}
+	answer := []byte("\x00\x00\x05\x01\x04....\x88\x0f\x0d\x012\x00\x00\x02\x00\x01....ok") // 200, content-length 2, the body
+	for r, w := 0, 0; ; {
+		for w-r >= 9 {
+			size := 9 + int(in[r])<<16 + int(in[r+1])<<8 + int(in[r+2])
+			if w-r < size {
+				break
+			}
+			if kind := xhttp2.FrameType(in[r+3]); in[r+4]&1 != 0 && (kind == xhttp2.FrameHeaders || kind == xhttp2.FrameData) {
+				copy(answer[5:9], in[r+5:r+9])
+				copy(answer[19:23], in[r+5:r+9])
+				if _, err := c.Write(answer); err != nil {
+					return
+				}
+			}
+			r += size
+		}
+		r, w = 0, copy(in, in[r:w])
+		n, err := c.Read(in[w:])
+		if err != nil {
+			return
+		}
+		w += n
+	}
+}
