@@ -578,6 +578,7 @@ func TestKF_STR_13_HTTP2(t *testing.T) {
 				return
 			}
 		}
+		_, _ = w.Write(piece)
 	})
 	g := newGateway(t, kernelMode, options{server: func(s *http1.Settings) { s.WriteIdleTimeout = time.Minute }}, url)
 	const stalled = 20
@@ -656,9 +657,9 @@ func TestKF_H2G_01_Trailers(t *testing.T) {
 // than it bears, and others do not notice.
 func TestKF_H2G_08_ResetsUpstream(t *testing.T) {
 	t.Parallel()
-	var resets, most atomic.Int64
+	var slow, resets, most atomic.Int64
 	g := newGateway(t, kernelMode, options{}, framed(t, func(f *frames) {
-		begun := time.Now()
+		var begun time.Time
 		for {
 			fr, err := f.ReadFrame()
 			if err != nil {
@@ -668,8 +669,13 @@ func TestKF_H2G_08_ResetsUpstream(t *testing.T) {
 			case *xhttp2.MetaHeadersFrame:
 				if fr.PseudoValue("path") == "/" {
 					f.head(fr.StreamID, true, ":status", "200")
+				} else {
+					slow.Add(1)
 				}
 			case *xhttp2.RSTStreamFrame:
+				if resets.Load() == 0 {
+					begun = time.Now()
+				}
 				// What is at once, and what is a second after that.
 				over := resets.Add(1) - int64(100+25*(1+time.Since(begun)/time.Second))
 				most.Store(max(most.Load(), over))
@@ -685,14 +691,18 @@ func TestKF_H2G_08_ResetsUpstream(t *testing.T) {
 	fr := xhttp2.NewFramer(c, c)
 	_ = fr.WriteSettings()
 	go func() { _, _ = io.Copy(io.Discard, c) }()
+	const streams = 150
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
-	for id := uint32(1); id < 600; id += 2 {
+	for id := uint32(1); id < 2*streams; id += 2 {
 		block.Reset()
 		for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "a"}, {":path", "/slow"}} {
 			_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 		}
 		_ = fr.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+	}
+	eventually(t, patience, "all requests are there", func() bool { return slow.Load() == streams })
+	for id := uint32(1); id < 2*streams; id += 2 {
 		_ = fr.WriteRSTStream(id, xhttp2.ErrCodeCancel)
 	}
 	other := g.dial(t)
@@ -703,7 +713,7 @@ func TestKF_H2G_08_ResetsUpstream(t *testing.T) {
 			t.Errorf("%+v after %v", m, time.Since(began))
 		}
 	}
-	t.Logf("%d resets", resets.Load())
+	eventually(t, patience, "all streams are reset", func() bool { return resets.Load() == streams })
 	if n := most.Load(); n > 0 {
 		t.Errorf("%d resets too many", n)
 	}
