@@ -653,6 +653,32 @@ func TestKF_H2G_01_Trailers(t *testing.T) {
 	}
 }
 
+// KF-H2G-05: a large upload arrives whole.
+func TestKF_H2G_05_UploadHTTP2(t *testing.T) {
+	t.Parallel()
+	const size = 100 << 20
+	url := foreignH2C(t, func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	})
+	g := newGateway(t, kernelMode, options{}, url)
+	for name, c := range g.clients(t) {
+		res, err := c.Post("http://"+g.addr, "text/plain", io.LimitReader(zeros{}, size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if string(body) != fmt.Sprint(size, nil) || err != nil {
+			t.Errorf("%s: %q, %v", name, body, err)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
 // KF-H2G-08: a client that opens and leaves as fast as it can is made to wait for it itself: the backend sees no more resets
 // than it bears, and others do not notice.
 func TestKF_H2G_08_ResetsUpstream(t *testing.T) {
