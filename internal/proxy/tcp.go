@@ -74,16 +74,29 @@ func (s *stream) open() error {
 		return err
 	}
 	s.up, s.conn = up, up.Takeover()
-	if v := s.policy.SendProxy; v > 0 {
-		var head []byte
-		if head, err = conn.ProxyHeader(v, s.x.Conn); err == nil {
-			_, err = s.conn.Write(head) // a new connection takes so little at once
-		}
-	}
-	if err != nil {
+	if err = s.introduce(); err != nil {
 		up.Release(false)
 	}
 	return err
+}
+
+// introduce sends the backend what must stand before the client's bytes: who the client is, and that it wants TLS.
+func (s *stream) introduce() error {
+	if v := s.policy.SendProxy; v > 0 {
+		head, err := conn.ProxyHeader(v, s.x.Conn)
+		if err == nil {
+			_, err = s.conn.Write(head) // a new connection takes so little at once
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !s.x.TLSRequested || s.x.Conn.TLS != nil { // the latter: TLS has ended here
+		return nil
+	}
+	s.x.Guard.Arm(ends{s.down, s.conn}, s.policy.ConnectTimeout)
+	defer s.x.Guard.Disarm()
+	return conn.RequestTLS(s.conn)
 }
 
 // Repeatable is for requests.
