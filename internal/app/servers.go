@@ -32,7 +32,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	srv := s.get(ep.Name)
 	if ep.Protocol == config.TCP {
 		return &entrypoint.Options{
-			Address: ep.Address, MaxConnections: ep.MaxConnections, AllowedIPs: ep.TCPAllowedIPs, ProxyTrusted: ep.ProxyProtocol,
+			Address: ep.Address, MaxConnections: ep.MaxConnections, MaxPerClient: ep.MaxPerClient, AllowedIPs: ep.TCPAllowedIPs, ProxyTrusted: ep.ProxyProtocol,
 			Streams: &entrypoint.Streams{
 				Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
 			},
@@ -49,7 +49,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	}
 	srv.open(one, two, s.app.clock)
 	o = &entrypoint.Options{
-		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections,
+		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections, MaxPerClient: ep.MaxPerClient,
 		HandshakeTimeout: ep.HeaderTimeout, ProxyTrusted: ep.ProxyProtocol,
 	}
 	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
