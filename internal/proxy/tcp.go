@@ -2,20 +2,12 @@ package proxy
 
 import (
 	"cmp"
-	"errors"
-	"io"
-	"time"
+	"context"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
-)
-
-// Keys of the limits that can end a relayed connection.
-const (
-	limitTCPIdle   = "tcp_idle_timeout"
-	limitHalfClose = "tcp_half_close_timeout"
 )
 
 // TCP is the last handler of a route for connections: it connects to a backend and relays bytes both ways.
@@ -80,7 +72,8 @@ func (s *stream) open() error {
 	return err
 }
 
-// introduce sends the backend what must stand before the client's bytes: who the client is, and that it wants TLS.
+// introduce does what must be done before the client's bytes: says who the client is, asks for TLS as the client has, and
+// begins TLS with a tls backend.
 func (s *stream) introduce() error {
 	if v := s.policy.SendProxy; v > 0 {
 		head, err := conn.ProxyHeader(v, s.x.Conn)
@@ -91,98 +84,48 @@ func (s *stream) introduce() error {
 			return err
 		}
 	}
-	if !s.x.TLSRequested || s.x.Conn.TLS != nil { // the latter: TLS has ended here
+	pool := s.lease.Backend.Pool
+	asks := s.x.TLSRequested && (s.x.Conn.TLS == nil || pool.Secures()) // else the client's TLS has ended here
+	if !asks && !pool.Secures() {
 		return nil
 	}
-	s.x.Guard.Arm(ends{s.down, s.conn}, s.policy.ConnectTimeout)
-	defer s.x.Guard.Disarm()
-	return conn.RequestTLS(s.conn)
+	return s.secure(pool, asks)
+}
+
+// secure is the part of introduce that waits for the backend.
+func (s *stream) secure(pool *service.Pool, asks bool) error {
+	ctx, cancel := s.DialContext()
+	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, s.policy.ConnectTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, conn.InterrupterOf(s.conn).Interrupt)
+	var err error
+	if asks {
+		err = conn.RequestTLS(s.conn)
+	}
+	if err == nil {
+		s.conn, err = pool.Secure(ctx, s.conn)
+	}
+	if !stop() { // the connection is spoilt, and what reading it said is not the cause
+		return ctx.Err()
+	}
+	return err
 }
 
 // Repeatable is for requests.
 func (s *stream) Repeatable() bool { return false }
 
-// ends are connections that are interrupted together.
-type ends []conn.Conn
-
-// Interrupt ends what any of them waits for.
-func (e ends) Interrupt() {
-	for _, c := range e {
-		if i, ok := c.(conn.Interrupter); ok {
-			i.Interrupt()
-		} else {
-			_ = c.Close()
-		}
-	}
-}
-
 // relay moves bytes until both directions have ended.
 func (s *stream) relay() error {
-	x, up := s.x, s.conn
 	defer s.up.Release(false)
-	x.Connected()
-	x.Guard.Arm(ends{s.down, up}, x.Pace.Idle)
-	pace := x.Pace
-	pace.Guard = x.Guard
-	done := conn.Relay(s.down, up, pace)
-	cause := x.Guard.Disarm()
-	x.Record.BytesIn, x.Record.BytesOut = done.AtoB, done.BtoA
-	result, err := s.ended(cause, done)
+	s.x.Connected()
+	return s.pipe(s.down)
+}
+
+// pipe is relay for what down has become.
+func (s *stream) pipe(down conn.Conn) error {
+	p := pipe{x: s.x, down: down, up: s.conn, bad: s.bad}
+	result, err := p.run()
 	s.lease.Done(result)
-	switch {
-	case done.Err == nil || cause == conn.CauseDeadline:
-	case cause == conn.CauseDrain:
-		abort(up)
-		abort(s.down)
-	case done.AFailed:
-		s.survive(up, done.AEnded)
-	default:
-		s.survive(s.down, done.BEnded)
-	}
 	return err
-}
-
-// survive ends the side that has not failed. That the other one failed is passed on, since what has come must not be
-// taken for the whole; but not when it was the whole. The rest of that may still be on its way, and closing with bytes
-// unread would discard it: they are read until the side has ended too.
-func (s *stream) survive(c conn.Conn, whole bool) {
-	if !whole {
-		abort(c)
-		return
-	}
-	if c.SetDeadline(time.Time{}) != nil {
-		return // closed
-	}
-	s.x.Guard.Arm(ends{c}, s.x.Pace.HalfClosed)
-	_, _ = io.Copy(io.Discard, c)
-	s.x.Guard.Disarm()
-}
-
-// ended judges how a relay has ended.
-func (s *stream) ended(cause conn.Cause, done conn.Relayed) (service.Result, error) {
-	switch {
-	case done.Err == nil:
-		return service.OK, nil
-	case cause == conn.CauseDeadline:
-		e := s.bad(exchange.CodeIdle, errors.New("no byte in either direction"))
-		e.Limit, e.Outcome = limitTCPIdle, exchange.OutcomeTimeout
-		if done.AEnded || done.BEnded {
-			e.Limit = limitHalfClose
-		}
-		return service.OK, e
-	case cause == conn.CauseDrain:
-		return service.OK, drained(done.Err)
-	case done.AFailed:
-		return service.OK, departed(done.Err)
-	}
-	return service.Broken, s.bad(exchange.CodeBackendReset, done.Err)
-}
-
-// abort closes with a reset, where that is possible.
-func abort(c conn.Conn) {
-	if a, ok := c.(interface{ Abort() error }); ok {
-		_ = a.Abort()
-		return
-	}
-	_ = c.Close()
 }

@@ -9,6 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
 // maxProbeHead bounds the response head of a probe.
@@ -39,13 +42,14 @@ func newProbe(c *Check) *probe {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxProbeHead,
 	}
-	if c.pool.tls != nil {
+	t.Protocols = key.protocols()
+	if secureConfig := c.pool.offering(key.transport.ALPN.Names()...); secureConfig != nil {
 		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			nc, err := dial(ctx, key.addr)
 			if err != nil {
 				return nil, err
 			}
-			secure := tls.Client(nc, c.pool.tls())
+			secure := tls.Client(nc, secureConfig())
 			if err := secure.HandshakeContext(ctx); err != nil {
 				_ = nc.Close()
 				return nil, err
@@ -58,8 +62,25 @@ func newProbe(c *Check) *probe {
 			Transport:     t,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		transport: t, check: c, url: key.scheme + "://backend" + c.spec.base + c.spec.Path,
+		transport: t, check: c, url: key.urlScheme() + "://backend" + c.spec.base + c.spec.Path,
 	}
+}
+
+// protocols are those that the backend is spoken with.
+func (k *poolKey) protocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(k.scheme != "h2c" && (k.scheme != "https" || k.transport.ALPN.Has(config.HTTP1)))
+	p.SetHTTP2(k.scheme == "https" && k.transport.ALPN.Has(config.HTTP2))
+	p.SetUnencryptedHTTP2(k.scheme == "h2c")
+	return p
+}
+
+// urlScheme is the scheme that net/http knows.
+func (k *poolKey) urlScheme() string {
+	if k.scheme == "h2c" {
+		return "http"
+	}
+	return k.scheme
 }
 
 // dialKernel opens a connection on the kernel's network.
@@ -75,7 +96,7 @@ func dialKernel(ctx context.Context, addr string) (net.Conn, error) {
 func (p *probe) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.check.spec.Timeout)
 	defer cancel()
-	if p.check.spec.pool.scheme == "tcp" {
+	if s := p.check.spec.pool.scheme; s == "tcp" || s == "tls" {
 		return p.connect(ctx)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
@@ -95,13 +116,29 @@ func (p *probe) once(ctx context.Context) error {
 	return nil
 }
 
-// connect is the probe of a backend that nothing is known of but that it accepts connections.
+// connect is the probe of a backend that nothing is known of but that it accepts connections, with TLS if it is a tls one.
 func (p *probe) connect(ctx context.Context) error {
-	c, err := p.transport.DialContext(ctx, "tcp", p.check.spec.pool.addr)
+	key := &p.check.spec.pool
+	c, err := p.transport.DialContext(ctx, "tcp", key.addr)
 	if err != nil {
 		return fmt.Errorf("health check: %w", err)
 	}
-	return c.Close()
+	defer func() { _ = c.Close() }()
+	if v := key.transport.SendProxy; v > 0 { // a backend that insists on it need not complain of a connection without
+		head, err := conn.ProxyHeader(v, &conn.Info{})
+		if err == nil {
+			_, err = c.Write(head)
+		}
+		if err != nil {
+			return fmt.Errorf("health check: %w", err)
+		}
+	}
+	if secure := p.check.pool.offering(); secure != nil {
+		if err := tls.Client(c, secure()).HandshakeContext(ctx); err != nil {
+			return fmt.Errorf("health check: %w", err)
+		}
+	}
+	return nil
 }
 
 func (p *probe) close() { p.transport.CloseIdleConnections() }
