@@ -3,7 +3,7 @@
 # when everything is there already:
 #
 #   Debian  nginx, apache2-bin, haproxy, curl, openssl: other people's parsers
-#           and clients; bind9: a name server that takes updates
+#           and clients; bind9: a name server that takes updates; postgresql
 #           (only the programs: no service is left running or enabled);
 #           protoc with its standard imports, to generate api again
 #   Go      pebble, in .cache/bin:    an ACME certification authority
@@ -38,6 +38,7 @@ have apache2 || packages+=(apache2-bin)
 have protoc && [ -e /usr/include/google/protobuf/timestamp.proto ] || packages+=(protobuf-compiler libprotobuf-dev)
 have named || packages+=(bind9)
 have haproxy || packages+=(haproxy)
+compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && have psql || packages+=(postgresql)
 have openssl || packages+=(openssl)
 have curl || packages+=(curl ca-certificates)
 have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo

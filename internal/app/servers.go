@@ -35,7 +35,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	srv := s.get(ep.Name)
 	if ep.Protocol == config.TCP {
 		return &entrypoint.Options{
-			Address: ep.Address, MaxConnections: ep.MaxConnections, AllowedIPs: ep.TCPAllowedIPs, ProxyTrusted: ep.ProxyProtocol,
+			Address: ep.Address, MaxConnections: ep.MaxConnections, MaxPerClient: ep.MaxPerClient, AllowedIPs: ep.TCPAllowedIPs, ProxyTrusted: ep.ProxyProtocol,
 			Streams: &entrypoint.Streams{
 				Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
 			},
@@ -57,7 +57,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	}
 	srv.open(one, two, s.app.clock)
 	o.Address, o.HTTP, o.H2 = ep.Address, srv.h1.ServeConn, srv.h2.ServeConn
-	o.MaxConnections, o.HandshakeTimeout, o.ProxyTrusted = ep.MaxConnections, ep.HeaderTimeout, ep.ProxyProtocol
+	o.MaxConnections, o.MaxPerClient, o.HandshakeTimeout, o.ProxyTrusted = ep.MaxConnections, ep.MaxPerClient, ep.HeaderTimeout, ep.ProxyProtocol
 	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
 }
 

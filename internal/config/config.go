@@ -56,6 +56,7 @@ type Entrypoint struct {
 	TLS        *TLS     // nil: clear text
 
 	MaxConnections    int           // concurrent connections; default 10000
+	MaxPerClient      int           // of them from one address, or one /64 of IPv6; 0 no bound
 	HeaderTimeout     time.Duration // first byte of a head to its end, and the TLS handshake; default 10 s
 	BodyIdleTimeout   time.Duration // between two request body reads; default 30 s
 	WriteIdleTimeout  time.Duration // a write that makes no progress; default 60 s

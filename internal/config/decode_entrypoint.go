@@ -33,6 +33,7 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	}
 	d.wrongProtocol(o, e.Protocol)
 	e.MaxConnections = o.count("max_connections", 10_000, 1, math.MaxUint32)
+	e.MaxPerClient = o.count("max_connections_per_client", 0, 1, math.MaxUint32)
 	e.HeaderTimeout = o.duration("header_timeout", 10*time.Second)
 	e.BodyIdleTimeout = o.duration("body_idle_timeout", 30*time.Second)
 	e.WriteIdleTimeout = o.duration("write_idle_timeout", 60*time.Second)

@@ -201,10 +201,10 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 	}
 	for _, srv := range s.LoadBalancer.Servers {
 		switch {
-		case r.Protocol == HTTP && srv.Scheme == "tcp":
+		case r.Protocol == HTTP && isStream(srv.Scheme):
 			d.fail(CodeConflict, srv.Pos, "%s sends requests to services %s, whose backends name no protocol", title, strconv.Quote(s.Name)).Hint = `write "http://host:port"`
 		case r.Protocol == TCP && srv.Scheme == "https":
-			d.later(srv.Pos, "TLS to the backend of a tcp router, "+title+", is", `this release dials "tcp://host:port"`)
+			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak HTTP over TLS", title, strconv.Quote(s.Name)).Hint = `write "tls://host:port" for TLS around the bytes of connections`
 		case r.Protocol == TCP && srv.Scheme == "h2c":
 			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak HTTP/2", title, strconv.Quote(s.Name)).Hint = `write "tcp://host:port"`
 		case r.Protocol == TCP && srv.Base != "":

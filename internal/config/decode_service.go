@@ -62,8 +62,8 @@ func (d *decoder) loadBalancer(o *object, lb *LoadBalancer) {
 	lb.StreamIdleTimeout = o.duration("stream_idle_timeout", lb.StreamIdleTimeout)
 	lb.StreamTotalTimeout = o.duration("stream_total_timeout", lb.StreamTotalTimeout)
 	lb.Servers = d.servers(o)
-	tcp := slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme == "tcp" })
-	if tcp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme != "tcp" && !strings.HasPrefix(s.Addr, "unix:") }) {
+	tcp := slices.ContainsFunc(lb.Servers, func(s Server) bool { return isStream(s.Scheme) })
+	if tcp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return !isStream(s.Scheme) && !strings.HasPrefix(s.Addr, "unix:") }) {
 		d.fail(CodeConflict, o.at, "the servers of %s are not all tcp backends, or all http backends", o.title)
 	}
 	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp)
@@ -184,8 +184,8 @@ func (d *decoder) checkService(s *Service) {
 		}
 		seen[key] = srv.Pos
 	}
-	hasTLS := slices.ContainsFunc(s.LoadBalancer.Servers, func(s Server) bool { return s.Scheme == "https" })
+	hasTLS := slices.ContainsFunc(s.LoadBalancer.Servers, func(s Server) bool { return s.Scheme == "https" || s.Scheme == "tls" })
 	if tr := s.LoadBalancer.Transport; !hasTLS && len(s.LoadBalancer.Servers) > 0 && (tr.CAFile != "" || tr.ServerName != "" || tr.CertFile != "" || tr.ALPN != HTTP1) {
-		d.warn(WarnNoEffect, s.Pos, "alpn, ca_file, cert_file and server_name of services %s have no effect: it has no https backend", strconv.Quote(s.Name))
+		d.warn(WarnNoEffect, s.Pos, "alpn, ca_file, cert_file and server_name of services %s have no effect: it has no https or tls backend", strconv.Quote(s.Name))
 	}
 }

@@ -112,7 +112,8 @@ func entrypointTree(e *Entrypoint) any {
 	}
 	return tree{
 		"address": e.Address, "protocol": string(e.Protocol), "tls": tlsTree(e.TLS), "max_connections": e.MaxConnections,
-		"header_timeout": dur(e.HeaderTimeout), "body_idle_timeout": dur(e.BodyIdleTimeout),
+		"max_connections_per_client": e.MaxPerClient,
+		"header_timeout":             dur(e.HeaderTimeout), "body_idle_timeout": dur(e.BodyIdleTimeout),
 		"write_idle_timeout": dur(e.WriteIdleTimeout), "keepalive_timeout": dur(e.KeepAliveTimeout),
 		"max_header_bytes": e.MaxHeaderBytes, "max_headers": e.MaxHeaders, "encoded_slashes": slashes,
 		"forwarded":                tree{"trusted_ips": prefixes(e.Forwarded.TrustedIPs)},

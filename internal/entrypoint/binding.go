@@ -28,7 +28,7 @@ type binding struct {
 }
 
 // admit counts a new connection, as accepted only once its client is known, or returns nil when its peer is not allowed
-// or there are too many.
+// or there are too many, of it or of all.
 func (b *binding) admit(peer netip.Addr) *Options {
 	o := b.opts.Load()
 	proxied := o.proxied(peer) // its client is not known yet
@@ -36,7 +36,7 @@ func (b *binding) admit(peer netip.Addr) *Options {
 		b.counts.refused.Add(1)
 		return nil
 	}
-	if b.counts.open.Add(1) > o.maxConnections() {
+	if b.counts.open.Add(1) > o.maxConnections() || !proxied && !b.enter(peer, o) {
 		b.counts.open.Add(-1)
 		b.counts.refused.Add(1)
 		return nil
@@ -46,6 +46,11 @@ func (b *binding) admit(peer netip.Addr) *Options {
 	}
 	b.conns.Add()
 	return o
+}
+
+// enter counts a connection of a client that may not have any number of them.
+func (b *binding) enter(client netip.Addr, o *Options) bool {
+	return o.MaxPerClient == 0 || b.counts.clients.enter(client, o.MaxPerClient)
 }
 
 // leave undoes admit.
@@ -64,6 +69,9 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	defer b.recover(c)
 	if o.proxied(c.Info().Remote.Addr()) && !b.introduced(c, o) {
 		return
+	}
+	if o.MaxPerClient > 0 {
+		defer b.counts.clients.leave(c.Info().Remote.Addr())
 	}
 	if o.Streams != nil {
 		b.stream(c, o)
@@ -102,7 +110,7 @@ func (b *binding) introduced(c conn.Conn, o *Options) bool {
 		b.log.Debug("proxy protocol", "entrypoint", b.name, "peer", c.Info().Remote, "error", err)
 		return false
 	}
-	if !o.allows(c.Info().Remote.Addr()) {
+	if client := c.Info().Remote.Addr(); !o.allows(client) || !b.enter(client, o) {
 		b.counts.refused.Add(1)
 		return false
 	}

@@ -63,6 +63,9 @@ type Options struct {
 	ProxyTrusted []netip.Prefix
 	// MaxConnections bounds the open ones; those beyond are closed at once. 0 is DefaultMaxConnections.
 	MaxConnections int
+	// MaxPerClient bounds the open ones of one client address, or of one /64 of IPv6; 0 is no bound. It counts those that
+	// began under a bound.
+	MaxPerClient int
 	// HandshakeTimeout bounds the TLS handshake; 0 is DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
 }
@@ -107,6 +110,7 @@ type counts struct {
 	open                                                  atomic.Int64
 	accepted, refused, handshakes, acceptErrors, panicked atomic.Uint64
 	proxied                                               atomic.Uint64
+	clients                                               clients
 }
 
 // Setup is what a Set is made with.

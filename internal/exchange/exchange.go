@@ -164,6 +164,9 @@ type Exchange struct {
 	// Terminate ends TLS on a connection with the certificate of its entrypoint, once; nil: the entrypoint has none. A nil
 	// conn without an error is one that the handshake was all of.
 	Terminate func(c conn.Conn) (conn.Conn, error)
+	// TLSRequested is set when the client of a connection has asked for TLS as PostgreSQL's do, and was answered: the
+	// backend must be asked, too. See [conn.AnswerTLSRequest].
+	TLSRequested bool
 	// Pace bounds a connection that moves nothing; its Guard is left nil.
 	Pace conn.Pace
 	// Trusted is set when the peer is a proxy whose forwarding fields are believed.

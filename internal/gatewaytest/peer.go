@@ -79,7 +79,9 @@ func findProgram(name string) (string, error) {
 	if err == nil || !errors.Is(err, exec.ErrNotFound) {
 		return path, err
 	}
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+	places := []string{"/usr/sbin", "/sbin"}
+	postgres, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // one for each major version
+	for _, dir := range append(places, postgres...) {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return path, nil
 		}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"context"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -65,14 +66,48 @@ func (s *stream) open() error {
 		return err
 	}
 	s.up, s.conn = up, up.Takeover()
+	if err = s.introduce(); err != nil {
+		up.Release(false)
+	}
+	return err
+}
+
+// introduce does what must be done before the client's bytes: says who the client is, asks for TLS as the client has, and
+// begins TLS with a tls backend.
+func (s *stream) introduce() error {
 	if v := s.policy.SendProxy; v > 0 {
-		var head []byte
-		if head, err = conn.ProxyHeader(v, s.x.Conn); err == nil {
+		head, err := conn.ProxyHeader(v, s.x.Conn)
+		if err == nil {
 			_, err = s.conn.Write(head) // a new connection takes so little at once
 		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		up.Release(false)
+	pool := s.lease.Backend.Pool
+	asks := s.x.TLSRequested && (s.x.Conn.TLS == nil || pool.Secures()) // else the client's TLS has ended here
+	if !asks && !pool.Secures() {
+		return nil
+	}
+	return s.secure(pool, asks)
+}
+
+// secure is the part of introduce that waits for the backend.
+func (s *stream) secure(pool *service.Pool, asks bool) error {
+	ctx, cancel := s.DialContext()
+	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, s.policy.ConnectTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, conn.InterrupterOf(s.conn).Interrupt)
+	var err error
+	if asks {
+		err = conn.RequestTLS(s.conn)
+	}
+	if err == nil {
+		s.conn, err = pool.Secure(ctx, s.conn)
+	}
+	if !stop() { // the connection is spoilt, and what reading it said is not the cause
+		return ctx.Err()
 	}
 	return err
 }

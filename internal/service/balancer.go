@@ -46,7 +46,7 @@ func New(cfg *config.Service, reg *Registry) (*Balancer, error) {
 		policy: Policy{
 			RequestTimeout: lb.RequestTimeout, StreamIdleTimeout: lb.StreamIdleTimeout, StreamTotalTimeout: lb.StreamTotalTimeout,
 			UpstreamErrorStatus: lb.UpstreamErrorStatus, PassHost: lb.PassHost,
-			SendProxy: lb.Transport.SendProxy,
+			ConnectTimeout: lb.Transport.ConnectTimeout, SendProxy: lb.Transport.SendProxy,
 		},
 		all: make([]Backend, len(lb.Servers)), pools: make([]*pooled, len(lb.Servers)),
 	}

@@ -1,7 +1,10 @@
 package service
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -55,8 +58,9 @@ var ErrPoolFull = errors.New("connections to the backend are exhausted")
 // the backend.
 type Pool struct {
 	http1 *http1.Pool
-	http2 *http2.Pool // nil: it is not spoken
-	alone bool        // HTTP/1.1 is not spoken
+	http2 *http2.Pool        // nil: it is not spoken
+	alone bool               // HTTP/1.1 is not spoken
+	tls   func() *tls.Config // of a tls backend, for each connection; nil: Secure does nothing
 	// chosen is when the backend last chose HTTP/1.1 although HTTP/2 was offered, on the monotonic clock from start; 0 never.
 	chosen atomic.Int64
 	start  time.Time
@@ -134,6 +138,21 @@ func poolError(err error) error {
 func (p *Pool) Connect(by http1.Dialing) (*http1.ClientConn, error) {
 	c, err := p.http1.Connect(by)
 	return c, poolError(err)
+}
+
+// Secures reports whether the bytes of a connection travel inside TLS.
+func (p *Pool) Secures() bool { return p.tls != nil }
+
+// Secure begins TLS on a connection of Connect, if the backend is a tls one. Closing the connection below is the caller's.
+func (p *Pool) Secure(ctx context.Context, c conn.Conn) (conn.Conn, error) {
+	if p.tls == nil {
+		return c, nil
+	}
+	t := tls.Client(c, p.tls())
+	if err := t.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", conn.ErrTLS, err)
+	}
+	return conn.NewPlain(t, conn.Info{}), nil
 }
 
 // PoolStats are the pool's gauges: connections, those among them that wait for a request, and streams of HTTP/2.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
 // maxProbeHead bounds the response head of a probe.
@@ -95,7 +96,7 @@ func dialKernel(ctx context.Context, addr string) (net.Conn, error) {
 func (p *probe) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.check.spec.Timeout)
 	defer cancel()
-	if p.check.spec.pool.scheme == "tcp" {
+	if s := p.check.spec.pool.scheme; s == "tcp" || s == "tls" {
 		return p.connect(ctx)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
@@ -115,13 +116,29 @@ func (p *probe) once(ctx context.Context) error {
 	return nil
 }
 
-// connect is the probe of a backend that nothing is known of but that it accepts connections.
+// connect is the probe of a backend that nothing is known of but that it accepts connections, with TLS if it is a tls one.
 func (p *probe) connect(ctx context.Context) error {
-	c, err := p.transport.DialContext(ctx, "tcp", p.check.spec.pool.addr)
+	key := &p.check.spec.pool
+	c, err := p.transport.DialContext(ctx, "tcp", key.addr)
 	if err != nil {
 		return fmt.Errorf("health check: %w", err)
 	}
-	return c.Close()
+	defer func() { _ = c.Close() }()
+	if v := key.transport.SendProxy; v > 0 { // a backend that insists on it need not complain of a connection without
+		head, err := conn.ProxyHeader(v, &conn.Info{})
+		if err == nil {
+			_, err = c.Write(head)
+		}
+		if err != nil {
+			return fmt.Errorf("health check: %w", err)
+		}
+	}
+	if secure := p.check.pool.offering(); secure != nil {
+		if err := tls.Client(c, secure()).HandshakeContext(ctx); err != nil {
+			return fmt.Errorf("health check: %w", err)
+		}
+	}
+	return nil
 }
 
 func (p *probe) close() { p.transport.CloseIdleConnections() }

@@ -97,7 +97,11 @@ func (r *Registry) newPool(p *pooled) *Pool {
 		Addr: p.key.addr, TLS: p.offering("http/1.1"), ConnectTimeout: t.ConnectTimeout, IdleTimeout: t.IdleTimeout,
 		MaxIdle: t.MaxIdle, MaxConnections: t.MaxConnections, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge, Dial: r.dialing(p.key.addr),
 	}
-	pool := &Pool{http1: http1.NewPool(one, r.clock), start: time.Now()}
+	pool := &Pool{start: time.Now()}
+	if p.key.scheme == "tls" { // which may have to wait for what stands before it
+		one.TLS, pool.tls = nil, p.offering()
+	}
+	pool.http1 = http1.NewPool(one, r.clock)
 	if p.key.scheme != "h2c" && !t.ALPN.Has(config.HTTP2) {
 		return pool
 	}

@@ -35,6 +35,7 @@ type Policy struct {
 	StreamTotalTimeout  time.Duration
 	UpstreamErrorStatus int
 	PassHost            bool
+	ConnectTimeout      time.Duration
 	SendProxy           int // version of the PROXY protocol header that connections begin with; 0 none
 }
 

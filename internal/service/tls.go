@@ -50,7 +50,7 @@ func loadTrust(t config.Transport) (from trust, err error) {
 // newPooled describes how a server is reached; the pool itself is made by the registry when it knows none.
 func newPooled(s *config.Server, t config.Transport, from trust) *pooled {
 	p := &pooled{key: poolKey{scheme: s.Scheme, addr: s.Addr, transport: t}}
-	if s.Scheme != "https" {
+	if s.Scheme != "https" && s.Scheme != "tls" {
 		t := &p.key.transport
 		t.CAFile, t.ServerName, t.CertFile, t.KeyFile, t.ALPN = "", "", "", "", 0
 		return p

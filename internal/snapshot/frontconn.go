@@ -65,24 +65,34 @@ func (f *Front) routeConn(g *Generation, c conn.Conn, x *exchange.Exchange) (con
 }
 
 // hear finds out which server name the client asks for. One that sends no ClientHello in time, or something else, asks
-// for none, and so does one whose ClientHello cannot be read.
+// for none, and so does one whose ClientHello cannot be read. A PostgreSQL client first asks whether it may.
 func hear(c conn.Conn, x *exchange.Exchange, timeout time.Duration) (conn.Conn, error) {
-	if i, ok := c.(conn.Interrupter); ok {
-		x.Guard.Arm(i, 0)
+	x.Guard.Arm(conn.InterrupterOf(c), 0)
+	until := time.Now().Add(timeout)
+	again, asked, err := conn.AnswerTLSRequest(c, timeout)
+	var h conn.Hello
+	if x.TLSRequested = asked; err == nil {
+		h, again, err = conn.PeekHello(again, conn.MaxHello, time.Until(until))
 	}
-	h, again, err := conn.PeekHello(c, conn.MaxHello, timeout)
 	if x.Guard.Disarm() != conn.CauseNone {
 		return again, exchange.ErrForced
 	}
 	switch {
 	case err == nil:
 		x.Request.Host = []byte(h.ServerName)
+	case errors.Is(err, conn.ErrStuffed):
+		return again, noHandshake(err)
 	case errors.Is(err, conn.ErrNotTLS), errors.Is(err, conn.ErrBadHello), errors.Is(err, conn.ErrHelloTooLarge),
 		errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF):
 	default:
 		return again, fmt.Errorf("%w: %w", exchange.ErrDeparted, err)
 	}
 	return again, nil
+}
+
+// noHandshake is the end of a connection whose client does not get as far as TLS.
+func noHandshake(err error) error {
+	return &exchange.Error{Code: exchange.CodeHandshakeFailed, Public: "TLS handshake failed", Outcome: exchange.OutcomeRejected, Err: err}
 }
 
 // terminated ends TLS where the entrypoint can. It stands behind the steps that refuse by address, since a handshake is
@@ -94,15 +104,29 @@ func (t *terminated) ServeConn(c conn.Conn, x *exchange.Exchange) error {
 	if x.Terminate == nil {
 		return t.next.ServeConn(c, x)
 	}
-	inner, err := x.Terminate(c)
+	var err error
+	if !x.TLSRequested { // else that was answered when the server name was read
+		x.Guard.Arm(conn.InterrupterOf(c), 0)
+		c, x.TLSRequested, err = conn.AnswerTLSRequest(c, tlsRequestTime)
+		if x.Guard.Disarm() != conn.CauseNone {
+			return exchange.ErrForced
+		}
+	}
+	var inner conn.Conn
+	if err == nil {
+		inner, err = x.Terminate(c)
+	}
 	if err != nil {
-		return &exchange.Error{Code: exchange.CodeHandshakeFailed, Public: "TLS handshake failed", Outcome: exchange.OutcomeRejected, Err: err}
+		return noHandshake(err)
 	}
 	if inner == nil {
 		return nil
 	}
 	return t.next.ServeConn(inner, x)
 }
+
+// tlsRequestTime is how long a client may take to say anything before TLS ends here: as long as the handshake itself.
+const tlsRequestTime = 10 * time.Second
 
 // connInput is what of a connection the rules look at.
 func connInput(x *exchange.Exchange) route.Input {

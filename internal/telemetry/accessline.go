@@ -92,11 +92,11 @@ func (e *encoder) json(x *exchange.Exchange) {
 func appendOptional(b []byte, x *exchange.Exchange) []byte {
 	r := &x.Record
 	b = append(b, `,"peer_ip":`...)
-	b = appendAddr(b, r.Peer.Addr())
-	if x.Conn != nil && x.Conn.Via.IsValid() {
-		b = append(b, `,"proxy_ip":`...)
-		b = appendAddr(b, x.Conn.Via.Addr())
+	peer := r.Peer
+	if x.Conn != nil && x.Conn.Via.IsValid() { // the socket's other end has named its client
+		peer = x.Conn.Via
 	}
+	b = appendAddr(b, peer.Addr())
 	if r.ClientIdentity != "" {
 		b = append(b, `,"client_identity":`...)
 		b = appendText(b, r.ClientIdentity, maxName)
