@@ -37,6 +37,7 @@ const (
 	CodeBackendReset       Code = "backend_reset"
 	CodeBadResponse        Code = "bad_backend_response"
 	CodeResponseTimeout    Code = "response_timeout"
+	CodeDeadlineExceeded   Code = "deadline_exceeded"
 	CodeStreamIdle         Code = "stream_idle_timeout"
 	CodeStreamTotal        Code = "stream_total_timeout"
 	CodeWriteTimeout       Code = "write_timeout"

@@ -10,7 +10,6 @@ import (
 
 // Statuses of gRPC (grpc.io/docs/guides/status-codes) that errors are turned into.
 const (
-	grpcCancelled         = 1
 	grpcUnknown           = 2
 	grpcDeadlineExceeded  = 4
 	grpcPermissionDenied  = 7
@@ -41,8 +40,8 @@ func (r *Request) GRPC() bool {
 	return len(suffix) == 0 || suffix[0] == '+' && len(suffix) > 1
 }
 
-// grpcStatus is what an error is to the client of a gRPC call. What happened before a backend saw anything of it is
-// UNAVAILABLE, the one status that clients retry.
+// grpcStatus is what an error is to the client of a gRPC call. Where trying again may help it is UNAVAILABLE, the one status
+// that clients retry.
 func (e *Error) grpcStatus() int {
 	if e.Code == CodeConnectTimeout {
 		return grpcUnavailable
@@ -60,8 +59,6 @@ func (e *Error) grpcStatus() int {
 		return grpcResourceExhausted
 	case 421, 502, 503:
 		return grpcUnavailable
-	case 499:
-		return grpcCancelled
 	case 400, 417, 500:
 		return grpcInternal
 	}

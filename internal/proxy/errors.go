@@ -73,6 +73,8 @@ func (f *forward) tripError(cause conn.Cause, err error) (e *exchange.Error, bla
 		return e, false
 	}
 	switch {
+	case cause == conn.CauseDeadline && f.callOver():
+		return callEnded(errCallEnded), false
 	case cause == conn.CauseDeadline:
 		e = f.bad(exchange.CodeResponseTimeout, fmt.Errorf("no response head within %v", time.Since(f.dispatch).Round(time.Millisecond)))
 		e.Status, e.Public, e.Limit = 504, "Upstream timeout", f.dispatchLimit()
@@ -90,6 +92,8 @@ func (f *forward) relayError(cause conn.Cause, err error) (e *exchange.Error, bl
 		return e, false
 	}
 	switch {
+	case cause == conn.CauseDeadline && f.callOver():
+		return callEnded(errCallEnded), false
 	case cause == conn.CauseDeadline && f.totalLeft() <= 0:
 		e = f.bad(exchange.CodeStreamTotal, errors.New("stream ended by "+limitTotal))
 		e.Limit = limitTotal

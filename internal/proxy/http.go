@@ -110,6 +110,9 @@ func (f *forward) inline() (body []byte, streaming bool) {
 // run makes attempts until one has an answer, and relays that. A backend that saw nothing of the request is left for
 // another one; each is tried once.
 func (f *forward) run() error {
+	if err := f.limitCall(); err != nil {
+		return err
+	}
 	var last error
 	for fresh := false; ; {
 		if !fresh {
@@ -163,7 +166,7 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 	f.up = up
 	f.out = f.appendRequest(f.out[:0])
 	x.Response.Fields.Reset(nil)
-	x.Guard.ArmWithin(up, max(f.policy.RequestTimeout-spent, 1), max(f.policy.StreamTotalTimeout-spent, 1))
+	x.Guard.ArmWithin(up, max(f.policy.RequestTimeout-spent, 1), max(f.total()-spent, 1))
 	if x.Gone() {
 		x.Guard.Ring(conn.CauseDeparted)
 	}
