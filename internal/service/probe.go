@@ -17,9 +17,9 @@ const maxProbeHead = 64 << 10
 // errStatus is a probe answered with a status other than 2xx.
 var errStatus = errors.New("health check answered with status")
 
-// probe asks one backend whether it is healthy: GET base path + check path, with the backend's own authority. It
-// follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the question. Of a
-// tcp backend it is the whole question.
+// probe asks one backend whether it is healthy: GET base path + check path, or the gRPC health service, with the backend's
+// own authority. It follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the
+// question. Of a tcp backend it is the whole question.
 type probe struct {
 	client    http.Client
 	transport *http.Transport
@@ -45,7 +45,11 @@ func newProbe(c *Check) *probe {
 			if err != nil {
 				return nil, err
 			}
-			secure := tls.Client(nc, c.pool.tls())
+			cfg := c.pool.tls()
+			if c.spec.GRPC {
+				cfg = overHTTP2(cfg)
+			}
+			secure := tls.Client(nc, cfg)
 			if err := secure.HandshakeContext(ctx); err != nil {
 				_ = nc.Close()
 				return nil, err
@@ -53,12 +57,17 @@ func newProbe(c *Check) *probe {
 			return secure, nil
 		}
 	}
+	path := c.spec.Path
+	if c.spec.GRPC {
+		speakGRPC(t)
+		path = healthMethod
+	}
 	return &probe{
 		client: http.Client{
 			Transport:     t,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		transport: t, check: c, url: key.scheme + "://backend" + c.spec.base + c.spec.Path,
+		transport: t, check: c, url: key.scheme + "://backend" + c.spec.base + path,
 	}
 }
 
@@ -75,8 +84,11 @@ func dialKernel(ctx context.Context, addr string) (net.Conn, error) {
 func (p *probe) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.check.spec.Timeout)
 	defer cancel()
-	if p.check.spec.pool.scheme == "tcp" {
+	switch {
+	case p.check.spec.pool.scheme == "tcp":
 		return p.connect(ctx)
+	case p.check.spec.GRPC:
+		return p.call(ctx)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
 	if err != nil {
