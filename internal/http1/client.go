@@ -1,53 +1,14 @@
 package http1
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
-
-// Progress tells how far a dispatch came, which decides whether it may be moved to another backend.
-type Progress uint8
-
-// Progress of one dispatch.
-const (
-	NothingSent Progress = iota // the backend cannot have seen any of it
-	Sent                        // some may have arrived, no answer byte has
-	Answered                    // the answer has begun
-)
-
-// Head is a backend's response head. Fields go to the exchange's response.
-type Head struct {
-	Status int
-	Length int64 // -1: chunked or to the end of the connection
-	// Upgrade is the protocol of a 101.
-	Upgrade []byte
-}
-
-// ErrStale ends a dispatch on a reused connection that the backend had closed: it cannot have processed anything if
-// nothing was answered and the request can be repeated.
-var ErrStale = errors.New("reused connection was closed by the backend")
-
-// ErrBadResponse is a response that breaks the protocol.
-var ErrBadResponse = errors.New("backend sent an invalid response")
-
-// BodySink takes a response as it arrives.
-type BodySink interface {
-	// Sent tells that the request head is on its way: another goroutine may now Write the body.
-	Sent()
-	// Body takes body bytes; last comes once. The bytes are valid during the call.
-	Body(p []byte, last bool) error
-	// Raw takes chunks with their framing, if the sink asked for that.
-	Raw(r exchange.RawRun) error
-	// Interim takes a 1xx head.
-	Interim(status int, f *exchange.Fields) error
-}
 
 // ClientConn is one connection to a backend. It serves one exchange at a time; its goroutine owns it.
 type ClientConn struct {
@@ -80,7 +41,7 @@ type ClientConn struct {
 	// the step under way, so that callbacks need no closures
 	step      func(fd int) bool // clientStep, made once
 	out, more []byte
-	sink      BodySink
+	sink      exchange.BodySink
 	fields    *exchange.Fields
 	request   requestInfo
 	phase     int
@@ -123,19 +84,19 @@ func (c *ClientConn) Interrupt() {
 }
 
 // Progress of the dispatch.
-func (c *ClientConn) Progress() Progress {
+func (c *ClientConn) Progress() exchange.Progress {
 	switch {
 	case c.answered:
-		return Answered
+		return exchange.Answered
 	case c.sent.Load():
-		return Sent
+		return exchange.Sent
 	}
-	return NothingSent
+	return exchange.NothingSent
 }
 
 // RoundTrip sends a request head with the body bytes that are at hand, and reads the final response head; its fields go
 // to f, whose views stay valid until Release.
-func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f *exchange.Fields, sink BodySink) (Head, error) {
+func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f *exchange.Fields, sink exchange.BodySink) (exchange.Head, error) {
 	c.out, c.more, c.fields, c.sink = out, body, f, sink
 	c.request = requestInfo{head: string(method) == "HEAD", upgrade: upgrade}
 	c.r, c.w, c.err, c.answered, c.keep, c.done, c.phase = 0, 0, nil, false, true, false, stepSend
@@ -143,9 +104,9 @@ func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f 
 	c.interim, c.wrote = 0, nil
 	c.head.reset()
 	if err := c.run(); err != nil {
-		return Head{}, err
+		return exchange.Head{}, err
 	}
-	h := Head{Status: c.head.status, Length: -1}
+	h := exchange.Head{Status: c.head.status, Length: -1}
 	if c.ends == endsNone {
 		h.Length = c.head.length
 	} else if c.ends == endsLength {
@@ -226,7 +187,7 @@ func (c *ClientConn) readError(err error) error {
 		err = c.wrote
 	}
 	if c.reused && !c.answered && !isTimeout(err) {
-		return fmt.Errorf("%w: %v", ErrStale, err)
+		return fmt.Errorf("%w: %v", exchange.ErrStale, err)
 	}
 	return err
 }
@@ -261,9 +222,9 @@ func (c *ClientConn) headBytes() bool {
 	for {
 		ok, perr := c.head.parse(c.in.buf[c.r:c.w], c.fields, responseLimits, false)
 		if perr != nil {
-			c.err = fmt.Errorf("%w: %v", ErrBadResponse, perr.Err)
+			c.err = fmt.Errorf("%w: %v", exchange.ErrBadResponse, perr.Err)
 			if perr.Err == nil {
-				c.err = fmt.Errorf("%w: head too large", ErrBadResponse)
+				c.err = fmt.Errorf("%w: head too large", exchange.ErrBadResponse)
 			}
 			return true
 		}
@@ -275,7 +236,7 @@ func (c *ClientConn) headBytes() bool {
 			return true
 		}
 		if c.interim++; c.interim > maxInterim {
-			c.err = fmt.Errorf("%w: too many interim responses", ErrBadResponse)
+			c.err = fmt.Errorf("%w: too many interim responses", exchange.ErrBadResponse)
 			return true
 		}
 		if c.err = c.sink.Interim(c.head.status, c.fields); c.err != nil {
@@ -305,7 +266,7 @@ func (c *ClientConn) frame() {
 	case h.status == 101:
 		c.ends, c.keep, c.done = endsNone, false, true
 		if !c.request.upgrade || h.upgrade.empty() {
-			c.err = fmt.Errorf("%w: unexpected 101", ErrBadResponse)
+			c.err = fmt.Errorf("%w: unexpected 101", exchange.ErrBadResponse)
 		}
 		return
 	case c.request.head || h.status == 204 || h.status == 304:
@@ -337,7 +298,7 @@ func (c *ClientConn) Chunked() bool { return c.ends == endsChunked }
 
 // CopyBody gives the response body to sink until its end. With raw set the sink gets chunks with their framing.
 // Trailers go to t before the last call.
-func (c *ClientConn) CopyBody(sink BodySink, rawBody bool, t *exchange.Fields) error {
+func (c *ClientConn) CopyBody(sink exchange.BodySink, rawBody bool, t *exchange.Fields) error {
 	c.sink, c.rawBody, c.trailers, c.passed = sink, rawBody, t, false
 	if c.Done() {
 		c.done = true
@@ -387,7 +348,7 @@ func (c *ClientConn) chunkBytes(b []byte) {
 	if c.rawBody {
 		run, used, err := c.dec.raw(b)
 		if err != nil {
-			c.err = fmt.Errorf("%w: %v", ErrBadResponse, err)
+			c.err = fmt.Errorf("%w: %v", exchange.ErrBadResponse, err)
 			return
 		}
 		c.endChunks(run.Last, len(b)-used)
@@ -399,7 +360,7 @@ func (c *ClientConn) chunkBytes(b []byte) {
 	for len(b) > 0 && c.err == nil && !c.done {
 		used, data, done, err := c.dec.next(b)
 		if err != nil {
-			c.err = fmt.Errorf("%w: %v", ErrBadResponse, err)
+			c.err = fmt.Errorf("%w: %v", exchange.ErrBadResponse, err)
 			return
 		}
 		b = b[used:]
@@ -421,7 +382,7 @@ func (c *ClientConn) endChunks(done bool, left int) {
 		c.keep = false
 	}
 	if err := c.dec.trailers(c.trailers); err != nil {
-		c.err = fmt.Errorf("%w: trailers: %v", ErrBadResponse, err)
+		c.err = fmt.Errorf("%w: trailers: %v", exchange.ErrBadResponse, err)
 		return
 	}
 	c.trailers.StripHopByHop()
@@ -435,7 +396,7 @@ func (c *ClientConn) endOfStream() {
 		c.done = true
 		c.err = c.sink.Body(nil, true)
 	case c.phase != stepBody && !c.answered && c.reused:
-		c.err = ErrStale
+		c.err = exchange.ErrStale
 	case c.phase != stepBody && !c.answered && c.wrote != nil:
 		c.err = c.wrote
 	case c.phase != stepBody && !c.answered:
@@ -500,14 +461,6 @@ func (c *ClientConn) decrypted() bool {
 	var b [1]byte
 	n, err := c.c.Read(b[:])
 	return n > 0 || !isTimeout(err) || c.c.SetReadDeadline(time.Time{}) != nil
-}
-
-// ordinary gives a dialed connection an Info, if it has none.
-func ordinary(nc net.Conn) conn.Conn {
-	if c, ok := nc.(conn.Conn); ok {
-		return c
-	}
-	return conn.NewPlain(nc, conn.Info{})
 }
 
 // Release returns the connection to its pool, or closes it if it cannot be used again. reuse is false when the request

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
@@ -94,9 +95,9 @@ func (a *attempts) dialError(err error) (e *exchange.Error, blamed bool) {
 		if a.remaining() <= 0 {
 			e.Limit = a.dispatchLimit()
 		}
-	case errors.Is(err, http1.ErrResolve):
+	case errors.Is(err, conn.ErrResolve):
 		e.Code = exchange.CodeDNSFailed
-	case errors.Is(err, http1.ErrTLS):
+	case errors.Is(err, conn.ErrTLS):
 		e.Code = exchange.CodeTLSFailed
 	}
 	return e, true

@@ -42,6 +42,9 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
+	if string(x.Request.Method) == "CONNECT" { // also the extended one, which HTTP/1.1 has no form for
+		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
+	}
 	f := forwards.Get().(*forward)
 	f.backends, f.policy, f.x, f.method = p.backends, p.policy, x, x.Request.Method
 	f.body, f.streaming = f.inline()
@@ -151,14 +154,14 @@ const (
 
 // try is one attempt: dispatch up to the response head, the client untouched. fresh insists on a new connection to the
 // same backend.
-func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
+func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 	x := f.x
 	f.begin()
 	spent := f.attempt.Sub(f.dispatch)
 	up, err := f.lease.Backend.Pool.Get(f, fresh)
 	if err != nil {
 		v, e := f.failedDial(err)
-		return http1.Head{}, v, e
+		return exchange.Head{}, v, e
 	}
 	if !up.Reused() { // dialing took its time
 		spent = time.Since(f.dispatch)
@@ -176,7 +179,7 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 		return head, answered, nil
 	}
 	v, e := f.failedTrip(err)
-	return http1.Head{}, v, e
+	return exchange.Head{}, v, e
 }
 
 // Sent is told by the connection that the request head is on its way: the body may follow. The answer is awaited
@@ -197,8 +200,8 @@ func (f *forward) failedTrip(err error) (verdict, error) {
 	f.stopPump()
 	progress := f.up.Progress()
 	f.releaseConn(false)
-	untouched := progress == http1.NothingSent && !begun
-	if cause == conn.CauseNone && errors.Is(err, http1.ErrStale) && (untouched || !begun && repeatable(f.method)) {
+	untouched := progress == exchange.NothingSent && !begun
+	if cause == conn.CauseNone && errors.Is(err, exchange.ErrStale) && (untouched || !begun && repeatable(f.method)) {
 		f.note(0, exchange.CodeBackendReset)
 		return again, nil
 	}

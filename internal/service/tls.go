@@ -10,7 +10,7 @@ import (
 	"os"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
 // resumable is how many TLS sessions a pool keeps to resume.
@@ -87,5 +87,5 @@ func connectError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", http1.ErrConnect, err)
+	return fmt.Errorf("%w: %w", conn.ErrConnect, err)
 }
