@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -20,7 +21,8 @@ import (
 // testService answers as gRPC's interoperability tests want it, and returns the fields x-echo and echo-bin.
 type testService struct {
 	testgrpc.UnimplementedTestServiceServer
-	cancelled chan error // how calls have ended for the server
+	cancelled chan error   // how calls have ended for the server
+	calls     atomic.Int32 // to UnaryCall and StreamingOutputCall
 }
 
 // echoedFields is what a call is answered with besides messages.
@@ -29,7 +31,8 @@ func echoedFields(ctx context.Context) metadata.MD {
 	return metadata.Join(metadata.MD{"x-echo": md.Get("x-echo")}, metadata.MD{"echo-bin": md.Get("echo-bin")})
 }
 
-func (*testService) UnaryCall(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+func (t *testService) UnaryCall(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+	t.calls.Add(1)
 	md := echoedFields(ctx)
 	if err := errors.Join(grpc.SetHeader(ctx, md), grpc.SetTrailer(ctx, md)); err != nil {
 		return nil, err
@@ -40,7 +43,8 @@ func (*testService) UnaryCall(ctx context.Context, in *testgrpc.SimpleRequest) (
 	return &testgrpc.SimpleResponse{Payload: in.GetPayload()}, nil
 }
 
-func (*testService) StreamingOutputCall(in *testgrpc.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testgrpc.StreamingOutputCallResponse]) error {
+func (t *testService) StreamingOutputCall(in *testgrpc.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testgrpc.StreamingOutputCallResponse]) error {
+	t.calls.Add(1)
 	for _, p := range in.GetResponseParameters() {
 		if err := s.Send(&testgrpc.StreamingOutputCallResponse{Payload: &testgrpc.Payload{Body: make([]byte, p.GetSize())}}); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // grpcFrame is a message with its length.
@@ -215,6 +218,51 @@ func TestKF_H2G_01_02(t *testing.T) {
 				t.Errorf("%s, trailers %v", res.Proto, res.Trailer)
 			}
 		})
+	}
+}
+
+// KF-H2G-03: with another backend to go to when the first refuses, calls end as their one backend says.
+func TestKF_H2G_03(t *testing.T) {
+	t.Parallel()
+	address, service := runTestService(t, false)
+	gone := gatewaytest.FreePorts(t, 1)[0]
+	gw := start(t, fmt.Sprintf(`
+entrypoints "clear" { address = "127.0.0.1:0" }
+routers "all" { rule = "PathPrefix(%[3]s/%[3]s)", service = "backend" }
+services "backend" {
+  load_balancer {
+    servers { url = "h2c://127.0.0.1:%[1]d" }
+    servers { url = "h2c://%[2]s" }
+  }
+}
+`, gone, address, "`"))
+	c := dialGRPC(t, gw.Addr("clear"), false)
+	for i, want := range []codes.Code{codes.OK, codes.Unavailable, codes.ResourceExhausted, codes.OK} {
+		in := &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: []byte("x")}}
+		if want != codes.OK {
+			in.ResponseStatus = &testgrpc.EchoStatus{Code: int32(want), Message: "as it is"}
+		}
+		out, err := c.UnaryCall(t.Context(), in)
+		if s := status.Convert(err); s.Code() != want || want != codes.OK && s.Message() != "as it is" || want == codes.OK && string(out.GetPayload().GetBody()) != "x" {
+			t.Errorf("call %d: %v, %v", i, out, err)
+		}
+		call, err := c.StreamingOutputCall(t.Context(), &testgrpc.StreamingOutputCallRequest{ResponseParameters: make([]*testgrpc.ResponseParameters, 3)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for {
+			if _, err = call.Recv(); err != nil {
+				break
+			}
+			n++
+		}
+		if !errors.Is(err, io.EOF) || n != 3 {
+			t.Errorf("stream %d: %d messages, %v", i, n, err)
+		}
+	}
+	if n := service.calls.Load(); n != 8 {
+		t.Errorf("%d calls at the backend", n)
 	}
 }
 
