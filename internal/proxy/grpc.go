@@ -16,10 +16,10 @@ var (
 	errCallEnded  = errors.New("the client's deadline for the call has passed")
 )
 
-// limitCall takes the client's deadline in, if the exchange is a gRPC call with one. It runs since the request came.
-func (f *forward) limitCall() error {
+// takeCall finds out whether the exchange is a gRPC call, and takes its client's deadline in. It runs since the request came.
+func (f *forward) takeCall() error {
 	r := &f.x.Request
-	if !r.GRPC() {
+	if f.call = r.GRPC(); !f.call {
 		return nil
 	}
 	given := 0

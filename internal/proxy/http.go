@@ -33,6 +33,7 @@ type forward struct {
 	method     []byte
 	body       []byte // inline body
 	streaming  bool   // the body is pumped
+	call       bool   // of gRPC
 	pump       pump
 	toRaw      exchange.RawBody
 	sinkFailed bool // the failure is the client's side
@@ -113,7 +114,7 @@ func (f *forward) inline() (body []byte, streaming bool) {
 // run makes attempts until one has an answer, and relays that. A backend that saw nothing of the request is left for
 // another one; each is tried once.
 func (f *forward) run() error {
-	if err := f.limitCall(); err != nil {
+	if err := f.takeCall(); err != nil {
 		return err
 	}
 	var last error

@@ -88,9 +88,12 @@ func (f *forward) upload() {
 	f.pump.whole = true
 }
 
-// uploaded restarts the wait for the response head with the bytes just sent.
+// uploaded restarts the wait for the response head with the bytes just sent, in a gRPC call also that for more of the answer.
 func (f *forward) uploaded() {
 	if f.pump.answered.Load() {
+		if f.call { // messages of either side keep a stream open
+			f.x.Guard.Extend(f.policy.StreamIdleTimeout)
+		}
 		return
 	}
 	f.x.Guard.Extend(f.policy.RequestTimeout)
