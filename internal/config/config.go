@@ -291,6 +291,10 @@ type Transport struct {
 	ServerName     string        // TLS name to verify and send; "" from the URL
 	CertFile       string        // PEM certificate to show to https backends; "" none
 	KeyFile        string        // its key
+	ALPN           Protocols     // what is offered to https backends; default HTTP/1.1
+	PingInterval   time.Duration // HTTP/2: silence after which a connection in use is asked for a sign of life; 0 never
+	MaxRequests    int           // requests after which a connection is not used again; 0 no limit
+	MaxAge         time.Duration // time after which it is not; 0 no limit
 	SendProxy      int           // version of the PROXY protocol header sent to tcp backends; 0 none
 }
 

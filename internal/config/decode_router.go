@@ -201,6 +201,8 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 			d.fail(CodeConflict, srv.Pos, "%s sends requests to services %s, whose backends name no protocol", title, strconv.Quote(s.Name)).Hint = `write "http://host:port"`
 		case r.Protocol == TCP && srv.Scheme == "https":
 			d.later(srv.Pos, "TLS to the backend of a tcp router, "+title+", is", `this release dials "tcp://host:port"`)
+		case r.Protocol == TCP && srv.Scheme == "h2c":
+			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak HTTP/2", title, strconv.Quote(s.Name)).Hint = `write "tcp://host:port"`
 		case r.Protocol == TCP && srv.Base != "":
 			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, where the path of the URL has no effect", title, strconv.Quote(s.Name))
 		default:

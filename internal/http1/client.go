@@ -3,6 +3,7 @@ package http1
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,8 @@ type ClientConn struct {
 	nudged atomic.Bool
 	taken  atomic.Bool // its bytes are read by somebody else
 
+	born   time.Duration // when it was opened
+	served int           // requests
 	usedAt time.Duration // when it was put back
 	idleAt int           // the pool's tick at which the connection became idle
 
@@ -57,6 +60,8 @@ type ClientConn struct {
 	interim  int         // 1xx heads of this exchange
 	wrote    error       // why the request could not be sent whole
 	rests    chan error  // the rest of a request that did not fit the socket
+	chunks   bool        // the body sent by Write is framed in chunks
+	chunk    []byte      // the last of them
 }
 
 // requestInfo is what of the request decides how the response is read.
@@ -76,6 +81,9 @@ var responseLimits = Limits{MaxHeaderBytes: 128 << 10, MaxHeaders: 512}
 
 // Reused reports whether the connection has served an exchange before.
 func (c *ClientConn) Reused() bool { return c.reused }
+
+// HTTP2 is false.
+func (c *ClientConn) HTTP2() bool { return false }
 
 // Interrupt makes what the connection waits for fail. It is of no use afterwards.
 func (c *ClientConn) Interrupt() {
@@ -406,8 +414,28 @@ func (c *ClientConn) endOfStream() {
 	}
 }
 
+// BeginBody tells how a body is framed that Write sends: its length, or -1 for chunks, as the head has told.
+func (c *ClientConn) BeginBody(length int64) { c.chunks = length < 0 }
+
 // Write sends request body bytes; one other goroutine may do so while the response is read.
 func (c *ClientConn) Write(p []byte) error {
+	if c.chunks {
+		c.chunk = strconv.AppendUint(c.chunk[:0], uint64(len(p)), 16)
+		c.chunk = append(append(append(c.chunk, "\r\n"...), p...), "\r\n"...)
+		p = c.chunk
+	}
+	return c.write(p)
+}
+
+// EndBody ends the body, with trailers if it came in chunks.
+func (c *ClientConn) EndBody(trailers *exchange.Fields) error {
+	if !c.chunks {
+		return nil
+	}
+	return c.write(append(trailers.AppendHTTP1([]byte("0\r\n"), framing), "\r\n"...))
+}
+
+func (c *ClientConn) write(p []byte) error {
 	c.sent.Store(true)
 	if err := c.waitRest(); err != nil {
 		return err
@@ -466,7 +494,7 @@ func (c *ClientConn) decrypted() bool {
 // Release returns the connection to its pool, or closes it if it cannot be used again. reuse is false when the request
 // was not sent whole.
 func (c *ClientConn) Release(reuse bool) {
-	c.out, c.more, c.sink, c.fields, c.trailers = nil, nil, nil, nil, nil
+	c.out, c.more, c.sink, c.fields, c.trailers, c.chunks, c.chunk = nil, nil, nil, nil, nil, false, nil
 	if c.rests != nil {
 		select {
 		case err := <-c.rests:

@@ -20,6 +20,8 @@ type PoolConfig struct {
 	IdleTimeout    time.Duration
 	MaxIdle        int
 	MaxConnections int
+	MaxRequests    int           // after which a connection is not used again; 0 is no limit
+	MaxAge         time.Duration // likewise
 	// Dial replaces the kernel's network in tests; nil dials Addr.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
@@ -103,7 +105,7 @@ func (p *Pool) Idle(d Dialing) *ClientConn { return p.reuse(d) }
 
 // take counts a new connection among the busy ones.
 func (p *Pool) take(d conn.Dialed, taken bool) *ClientConn {
-	c := &ClientConn{pool: p, c: d.Conn, under: d.Under}
+	c := &ClientConn{pool: p, c: d.Conn, under: d.Under, born: time.Since(epoch)}
 	if c.under == nil {
 		c.raw = rawOf(c.c)
 		c.step = c.clientStep
@@ -185,6 +187,8 @@ func (p *Pool) reuse(d Dialing) *ClientConn {
 func (p *Pool) put(c *ClientConn, good bool) {
 	if good {
 		c.usedAt = time.Since(epoch)
+		c.served++
+		good = (p.cfg.MaxRequests == 0 || c.served < p.cfg.MaxRequests) && (p.cfg.MaxAge == 0 || c.usedAt-c.born < p.cfg.MaxAge)
 	}
 	p.mu.Lock()
 	p.leave(c)

@@ -39,7 +39,7 @@ func runningClock(t testing.TB) *conn.Clock {
 // begin has the client speak over c, and ends that with the test.
 func begin(t testing.TB, c conn.Conn, set *http2.ClientSettings) *http2.ClientConn {
 	t.Helper()
-	cc := http2.NewClientConn(c, set, runningClock(t), nil)
+	cc := http2.NewClientConn(c, set, runningClock(t))
 	t.Cleanup(func() {
 		cc.Close()
 		select {
@@ -145,10 +145,10 @@ func (a *reply) do(s *http2.ClientStream, head, body string) (err error) {
 	if fields != "" {
 		fields += "\r\n"
 	}
-	if a.Head, err = s.RoundTrip([]byte(first+" HTTP/1.1\r\nHost: h2.test\r\n"+fields+"\r\n"), []byte(body), &a.fields, a); err != nil {
+	if a.Head, err = s.RoundTrip([]byte(first+" HTTP/1.1\r\nHost: h2.test\r\n"+fields+"\r\n"), []byte(body), nil, false, &a.fields, a); err != nil {
 		return err
 	}
-	return s.CopyBody(a, &a.trailers)
+	return s.CopyBody(a, false, &a.trailers)
 }
 
 // scripted is a server made of frames.

@@ -56,7 +56,6 @@ type ClientConn struct {
 	set    *ClientSettings
 	slot   conn.ClockSlot
 	born   time.Time
-	told   func()        // called when a stream has ended, or the connection takes no more; nil: nobody is told
 	ready  chan struct{} // closed when the server's settings have come, or never will
 	done   chan struct{} // closed when nothing of the connection runs any more
 	reader reader
@@ -105,12 +104,11 @@ var (
 	errForced      = errors.New("connection was closed by the gateway")
 )
 
-// NewClientConn begins HTTP/2 on a connection to a server, which it owns from then on. told is called, without a lock that
-// matters, whenever a stream has ended or the connection takes no more; nil for nobody.
-func NewClientConn(c conn.Conn, set *ClientSettings, clock *conn.Clock, told func()) *ClientConn {
+// NewClientConn begins HTTP/2 on a connection to a server, which it owns from then on.
+func NewClientConn(c conn.Conn, set *ClientSettings, clock *conn.Clock) *ClientConn {
 	now := time.Now()
 	cc := &ClientConn{
-		set: set.withDefaults(), born: now, told: told, ready: make(chan struct{}), done: make(chan struct{}),
+		set: set.withDefaults(), born: now, ready: make(chan struct{}), done: make(chan struct{}),
 		faults: newBudget(clientFaults, faultRate), resets: newBudget(resetBurst, resetRate), streams: make(map[uint32]*ClientStream),
 		nextID: 1, lastID: maxStreamID, heard: now, idleSince: now,
 	}
@@ -184,7 +182,6 @@ func (c *ClientConn) run() {
 	c.wait.Disarm()
 	_ = c.wire.Close()
 	c.reader.free()
-	c.notify()
 	close(c.done)
 }
 
@@ -239,13 +236,6 @@ func (c *ClientConn) settle() {
 	o.b = appendGoAway(o.b, 0, http2.ErrCodeNo, "")
 	c.phase = closing
 	c.flush()
-}
-
-// notify tells the owner. No lock is held.
-func (c *ClientConn) notify() {
-	if c.told != nil {
-		c.told()
-	}
 }
 
 // usable reports whether new streams may be promised. The lock is held.

@@ -17,7 +17,6 @@ func (c *ClientConn) onSettings(f *frame) *connError {
 	}
 	c.reader.known = true
 	c.mu.Lock()
-	defer c.notify()
 	defer c.mu.Unlock()
 	for p := f.payload; len(p) > 0; p = p[6:] {
 		s := http2.Setting{ID: http2.SettingID(binary.BigEndian.Uint16(p)), Val: binary.BigEndian.Uint32(p[2:])}
@@ -88,7 +87,6 @@ func (c *ClientConn) onGoAway(f *frame) *connError {
 	last := binary.BigEndian.Uint32(f.payload) & maxStreamID
 	code := http2.ErrCode(binary.BigEndian.Uint32(f.payload[4:]))
 	c.mu.Lock()
-	defer c.notify()
 	defer c.mu.Unlock()
 	if last > c.lastID {
 		return protocolError("GOAWAY with a higher stream than before")

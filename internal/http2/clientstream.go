@@ -56,6 +56,9 @@ func newClientStream(c *ClientConn, reused bool) *ClientStream {
 // Reused reports whether the connection has served a stream before.
 func (s *ClientStream) Reused() bool { return s.reused }
 
+// HTTP2 is true.
+func (s *ClientStream) HTTP2() bool { return true }
+
 // Progress of the dispatch.
 func (s *ClientStream) Progress() exchange.Progress {
 	s.c.mu.Lock()
@@ -116,8 +119,8 @@ func (s *ClientStream) lost() error {
 
 // RoundTrip sends a request head, spelled as HTTP/1.1 does, with the whole body if that is at hand, and waits for the final
 // response head; its fields go to f, whose views stay valid until Release. A body that is not at hand follows by Write and
-// End.
-func (s *ClientStream) RoundTrip(head, body []byte, f *exchange.Fields, sink exchange.BodySink) (exchange.Head, error) {
+// EndBody. What the method is and whether an upgrade is asked for is of interest to HTTP/1.1 alone.
+func (s *ClientStream) RoundTrip(head, body, _ []byte, _ bool, f *exchange.Fields, sink exchange.BodySink) (exchange.Head, error) {
 	if err := s.send(head, body); err != nil {
 		return exchange.Head{}, err
 	}
@@ -185,7 +188,10 @@ func (s *ClientStream) send(head, body []byte) error {
 func (s *ClientStream) begin(q requestFrame, end bool) error {
 	c := s.c
 	if _, ok := s.take(0); !ok {
-		return s.lost()
+		if s.cut.Load() {
+			return errInterrupted
+		}
+		return fmt.Errorf("%w: %w", exchange.ErrUnprocessed, s.lost())
 	}
 	if c.leaving || c.nextID > maxStreamID {
 		return fmt.Errorf("%w: the connection ends", exchange.ErrUnprocessed)
@@ -236,8 +242,11 @@ func (s *ClientStream) Write(p []byte) error {
 	return s.write(p, false)
 }
 
-// End ends the body, with trailers if there are any; see Write.
-func (s *ClientStream) End(trailers *exchange.Fields) error {
+// BeginBody has nothing to do: DATA frames need no length.
+func (s *ClientStream) BeginBody(int64) {}
+
+// EndBody ends the body, with trailers if there are any; see Write.
+func (s *ClientStream) EndBody(trailers *exchange.Fields) error {
 	if trailers == nil || trailers.Len() == 0 {
 		return s.write(nil, true)
 	}
@@ -270,8 +279,11 @@ func (s *ClientStream) Buffered() bool {
 	return len(s.body.pieces) > 0
 }
 
+// Chunked is false: there are no chunks to pass on.
+func (s *ClientStream) Chunked() bool { return false }
+
 // CopyBody gives the response body to sink until its end. Trailers go to t before the last call.
-func (s *ClientStream) CopyBody(sink exchange.BodySink, t *exchange.Fields) error {
+func (s *ClientStream) CopyBody(sink exchange.BodySink, _ bool, t *exchange.Fields) error {
 	for {
 		p, last, err := s.next()
 		if err != nil {
@@ -298,7 +310,7 @@ func (s *ClientStream) next() (p []byte, last bool, err error) {
 		case s.cut.Load():
 			return nil, false, errInterrupted
 		case b.next():
-			return b.cur.b, len(b.pieces) == 0 && b.err == io.EOF, nil
+			return b.cur.b, len(b.pieces) == 0 && b.err == io.EOF && !b.trailers, nil // trailers follow by themselves
 		case b.err == io.EOF:
 			return nil, true, nil
 		case b.err != nil:
@@ -327,8 +339,9 @@ func (s *ClientStream) Takeover() conn.Conn {
 }
 
 // Release gives the stream back to its connection. What has not ended of it is reset. A server that would take offence at
-// yet another reset is spared it for a moment, at the expense of the exchange whose client wants it.
-func (s *ClientStream) Release() {
+// yet another reset is spared it for a moment, at the expense of the exchange whose client wants it. The connection is used
+// on.
+func (s *ClientStream) Release(bool) {
 	if s.kept {
 		_ = s.tunnel.conn.Close()
 		return
@@ -359,7 +372,6 @@ func (s *ClientStream) leave(code http2.ErrCode) {
 	}
 	c.settle()
 	c.mu.Unlock()
-	c.notify()
 }
 
 // pace waits until the stream may be reset, if it has to be. The lock is held, but not during the wait.
@@ -384,7 +396,7 @@ const silence = time.Second
 // new streams. The lock is held.
 func (c *ClientConn) doubt(s *ClientStream) {
 	now := time.Now()
-	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && c.heard.Before(s.opened) {
+	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && now.Sub(c.heard) > silence {
 		c.ask(now)
 	}
 }

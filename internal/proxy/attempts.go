@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -69,7 +68,7 @@ func (a *attempts) failedDial(err error) (verdict, *exchange.Error) {
 	} else {
 		a.lease.Done(service.Unused)
 	}
-	if blamed || errors.Is(err, http1.ErrPoolFull) {
+	if blamed || errors.Is(err, service.ErrPoolFull) {
 		return elsewhere, e
 	}
 	return failed, e
@@ -85,7 +84,7 @@ func (a *attempts) dialError(err error) (e *exchange.Error, blamed bool) {
 	}
 	e = a.bad(exchange.CodeConnectFailed, err)
 	switch {
-	case errors.Is(err, http1.ErrPoolFull):
+	case errors.Is(err, service.ErrPoolFull):
 		e.Status, e.Code, e.Public, e.RetryAfter = 503, exchange.CodeBackendBusy, "Backend connections exhausted", 1
 		return e, false
 	case timedOut(err) && a.callOver():

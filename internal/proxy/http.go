@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -27,13 +26,14 @@ func New(b *service.Balancer) *HTTP { return &HTTP{backends: b, policy: b.Policy
 // forward is the state of one exchange being forwarded.
 type forward struct {
 	attempts
-	up  *http1.ClientConn
+	up  service.Upstream
 	out []byte
 
 	method     []byte
 	body       []byte // inline body
 	streaming  bool   // the body is pumped
 	call       bool   // of gRPC
+	trailers   bool   // the client takes fields behind the body
 	pump       pump
 	toRaw      exchange.RawBody
 	sinkFailed bool // the failure is the client's side
@@ -49,6 +49,7 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 	f := forwards.Get().(*forward)
 	f.backends, f.policy, f.x, f.method = p.backends, p.policy, x, x.Request.Method
 	f.body, f.streaming = f.inline()
+	f.trailers = takesTrailers(&x.Request)
 	done := false
 	defer func() {
 		if !done {
@@ -159,7 +160,7 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 	x := f.x
 	f.begin()
 	spent := f.attempt.Sub(f.dispatch)
-	up, err := f.lease.Backend.Pool.Get(f, fresh)
+	up, err := f.connection(fresh)
 	if err != nil {
 		v, e := f.failedDial(err)
 		return exchange.Head{}, v, e
@@ -179,8 +180,16 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 		f.note(head.Status, "")
 		return head, answered, nil
 	}
-	v, e := f.failedTrip(err)
+	v, e := f.failedTrip(err, fresh)
 	return exchange.Head{}, v, e
+}
+
+// connection is where the request goes.
+func (f *forward) connection(fresh bool) (service.Upstream, error) {
+	if f.x.Request.Upgrade != nil {
+		return f.lease.Backend.Pool.GetUpgradable(f, fresh)
+	}
+	return f.lease.Backend.Pool.Get(f, fresh)
 }
 
 // Sent is told by the connection that the request head is on its way: the body may follow. The answer is awaited
@@ -195,7 +204,7 @@ func (f *forward) Sent() {
 func (f *forward) Repeatable() bool { return !f.streaming && repeatable(f.method) }
 
 // failedTrip judges an attempt that ended without a response head.
-func (f *forward) failedTrip(err error) (verdict, error) {
+func (f *forward) failedTrip(err error, fresh bool) (verdict, error) {
 	cause := f.x.Guard.Disarm()
 	begun := f.pump.done != nil
 	f.stopPump()
@@ -206,9 +215,17 @@ func (f *forward) failedTrip(err error) (verdict, error) {
 		f.note(0, exchange.CodeBackendReset)
 		return again, nil
 	}
+	unprocessed := cause == conn.CauseNone && !begun && errors.Is(err, exchange.ErrUnprocessed)
+	if unprocessed && !fresh {
+		f.note(0, exchange.CodeBackendReset)
+		return again, nil
+	}
 	e, blamed := f.tripError(cause, err)
 	f.note(0, e.Code)
 	switch {
+	case unprocessed:
+		f.lease.Done(service.Unused)
+		return elsewhere, e
 	case cause == conn.CauseNone && untouched && blamed:
 		f.lease.Done(service.Refused)
 		return elsewhere, e

@@ -3,7 +3,6 @@ package service
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,19 +27,13 @@ var (
 	errHealthAnswer = errors.New("health check answered with something other than a gRPC message")
 )
 
-// speakGRPC makes a transport speak HTTP/2, which is what gRPC is spoken over.
-func speakGRPC(t *http.Transport) {
-	t.Protocols = new(http.Protocols)
-	t.Protocols.SetHTTP2(true)
-	t.Protocols.SetUnencryptedHTTP2(true)
-}
-
-// overHTTP2 is cfg for a connection that HTTP/2 is to be spoken on.
-func overHTTP2(cfg *tls.Config) *tls.Config {
-	cfg = cfg.Clone()
-	cfg.NextProtos = []string{"h2"}
-	return cfg
-}
+// overHTTP2 is what gRPC is spoken over, in clear text as over TLS.
+var overHTTP2 = func() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP2(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}()
 
 // call is the probe of a backend that speaks gRPC: it asks the health service for the service that the check names.
 func (p *probe) call(ctx context.Context) error {

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
 )
 
 // maxProbeHead bounds the response head of a probe.
@@ -39,17 +41,17 @@ func newProbe(c *Check) *probe {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxProbeHead,
 	}
-	if c.pool.tls != nil {
+	path, offer := c.spec.Path, key.transport.ALPN.Names()
+	if t.Protocols = key.protocols(); c.spec.GRPC {
+		path, offer, t.Protocols = healthMethod, []string{"h2"}, overHTTP2
+	}
+	if secureConfig := c.pool.offering(offer...); secureConfig != nil {
 		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			nc, err := dial(ctx, key.addr)
 			if err != nil {
 				return nil, err
 			}
-			cfg := c.pool.tls()
-			if c.spec.GRPC {
-				cfg = overHTTP2(cfg)
-			}
-			secure := tls.Client(nc, cfg)
+			secure := tls.Client(nc, secureConfig())
 			if err := secure.HandshakeContext(ctx); err != nil {
 				_ = nc.Close()
 				return nil, err
@@ -57,18 +59,30 @@ func newProbe(c *Check) *probe {
 			return secure, nil
 		}
 	}
-	path := c.spec.Path
-	if c.spec.GRPC {
-		speakGRPC(t)
-		path = healthMethod
-	}
 	return &probe{
 		client: http.Client{
 			Transport:     t,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		transport: t, check: c, url: key.scheme + "://backend" + c.spec.base + path,
+		transport: t, check: c, url: key.urlScheme() + "://backend" + c.spec.base + path,
 	}
+}
+
+// protocols are those that the backend is spoken with.
+func (k *poolKey) protocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(k.scheme != "h2c" && k.transport.ALPN != config.HTTP2)
+	p.SetHTTP2(k.scheme == "https" && k.transport.ALPN.Has(config.HTTP2))
+	p.SetUnencryptedHTTP2(k.scheme == "h2c")
+	return p
+}
+
+// urlScheme is the scheme that net/http knows.
+func (k *poolKey) urlScheme() string {
+	if k.scheme == "h2c" {
+		return "http"
+	}
+	return k.scheme
 }
 
 // dialKernel opens a connection on the kernel's network.
