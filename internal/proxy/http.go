@@ -106,6 +106,7 @@ func (f *forward) inline() (body []byte, streaming bool) {
 	}
 	body, complete := f.x.Down.Buffered()
 	if complete {
+		f.x.Request.ContentLength = int64(len(body)) // known by now: nothing else would end it
 		f.x.Record.BytesIn += int64(len(body))
 		return body, false
 	}
