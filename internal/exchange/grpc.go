@@ -22,6 +22,9 @@ const (
 
 const grpcType = "application/grpc"
 
+// connectLimit is the one limit of time behind which nothing has been sent, by its configuration key.
+const connectLimit = "transport.connect_timeout"
+
 // GRPC reports whether the request is a gRPC call: its media type is application/grpc, or that with a suffix. gRPC-Web
 // is not: for a gateway that is HTTP like any other.
 func (r *Request) GRPC() bool {
@@ -43,7 +46,7 @@ func (r *Request) GRPC() bool {
 // grpcStatus is what an error is to the client of a gRPC call. Where trying again may help it is UNAVAILABLE, the one status
 // that clients retry.
 func (e *Error) grpcStatus() int {
-	if e.Code == CodeConnectTimeout {
+	if e.Limit == connectLimit {
 		return grpcUnavailable
 	}
 	switch e.Status {

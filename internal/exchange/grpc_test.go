@@ -69,7 +69,7 @@ func TestGRPCStatusOfErrors(t *testing.T) {
 		{503, exchange.CodeConnectFailed, "14"},
 		{502, exchange.CodeConnectFailed, "14"},
 		{502, exchange.CodeBackendReset, "14"},
-		{504, exchange.CodeConnectTimeout, "14"},
+		{504, exchange.CodeConnectTimeout, "4"}, // by the time for the whole
 		{504, exchange.CodeResponseTimeout, "4"},
 		{408, exchange.CodeBodyTimeout, "4"},
 		{500, exchange.CodeInternal, "13"},
@@ -98,6 +98,15 @@ func TestGRPCStatusOfErrors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A backend that cannot be connected to in time is no deadline of the call's: another attempt may go better.
+func TestGRPCStatusOfConnectTimeout(t *testing.T) {
+	x, _ := call(exchange.HTTP2)
+	x.Fail(&exchange.Error{Status: 504, Code: exchange.CodeConnectTimeout, Limit: "transport.connect_timeout"})
+	if got := fields(&x.Response.Fields)["grpc-status"]; got != "14" {
+		t.Errorf("status %s", got)
 	}
 }
 

@@ -1,8 +1,16 @@
 package proxy_test
 
 import (
+	"crypto/tls"
+	"encoding/pem"
+	"io"
+	"log/slog"
 	"math"
 	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -82,7 +90,10 @@ func TestCallDeadline(t *testing.T) {
 	}
 	defer free()
 	silent := newBackend(t, func(p *peer) { p.gone(patience) })
-	for _, tc := range []struct{ name, backend string }{{"connecting", full}, {"waiting for the head", silent.addr}} {
+	slow := foreignH2C(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for _, tc := range []struct{ name, backend string }{
+		{"connecting", full}, {"waiting for HTTP/2", silent.addr}, {"waiting for the head", slow},
+	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := newGateway(t, plainMode, options{}, tc.backend)
 			begun := time.Now()
@@ -108,9 +119,9 @@ func TestCallDeadline(t *testing.T) {
 
 // request_timeout caps a call that allows more; what is no call has no deadline.
 func TestCallDeadlineIsCapped(t *testing.T) {
-	silent := newBackend(t, func(p *peer) { p.gone(patience) })
+	slow := foreignH2C(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	short := options{service: func(l *config.LoadBalancer) { l.RequestTimeout = 200 * time.Millisecond }}
-	g := newGateway(t, plainMode, short, silent.addr)
+	g := newGateway(t, plainMode, short, slow)
 	if a := g.ask(t, call("grpc-timeout: 99999999H")); a.header.Get("Grpc-Status") != "4" {
 		t.Errorf("answer %+v", a)
 	}
@@ -122,5 +133,59 @@ func TestCallDeadlineIsCapped(t *testing.T) {
 	}
 	if !strings.Contains(b.got(), "grpc-timeout: 1n") {
 		t.Error("grpc-timeout is not passed on")
+	}
+}
+
+// A call goes over HTTP/2 to every kind of backend, also where all else goes over HTTP/1.1.
+func TestCallsGoOverHTTP2(t *testing.T) {
+	says := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }
+	secure := func(protocols ...string) string {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(says))
+		s.EnableHTTP2 = len(protocols) > 1
+		s.TLS = &tls.Config{Certificates: serverTLS.Certificates, NextProtos: protocols}
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	clear := foreignH2C(t, says)
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverPEM.Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	both := config.HTTP1 | config.HTTP2
+	for _, tc := range []struct {
+		name, url   string
+		alpn        config.Protocols
+		call, other string
+	}{
+		{"h2c", clear, 0, "HTTP/2.0", "HTTP/2.0"},
+		{"http", strings.Replace(clear, "h2c", "http", 1), 0, "HTTP/2.0", "HTTP/1.1"},
+		{"https", secure("h2", "http/1.1"), config.HTTP1, "HTTP/2.0", "HTTP/1.1"},
+		{"https with a choice", secure("h2", "http/1.1"), both, "HTTP/2.0", "HTTP/2.0"},
+		{"https with h2 alone", secure("h2", "http/1.1"), config.HTTP2, "HTTP/2.0", "HTTP/2.0"},
+		{"https that cannot", secure("http/1.1"), config.HTTP1, "", "HTTP/1.1"},
+		{"https that chooses otherwise", secure("http/1.1"), both, "", "HTTP/1.1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newGateway(t, kernelMode, options{service: func(l *config.LoadBalancer) {
+				l.Transport.CAFile, l.Transport.ALPN = roots, tc.alpn
+			}}, tc.url)
+			for range 2 {
+				a := g.ask(t, call("Connection: close"))
+				if tc.call != "" && a.body != tc.call {
+					t.Errorf("a call went over %q: %+v", a.body, a)
+				}
+				if tc.call == "" && (a.header.Get("Grpc-Status") != "14" || a.header.Get("X-Request-Id") == "") {
+					t.Errorf("a call ended with %+v", a)
+				}
+				if a := g.ask(t, get); a.body != tc.other {
+					t.Errorf("all else went over %q", a.body)
+				}
+			}
+			if r := g.record(0); tc.call == "" && r.Code != exchange.CodeTLSFailed {
+				t.Errorf("recorded %s: %v", r.Code, r.Err)
+			}
+		})
 	}
 }

@@ -187,10 +187,14 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 
 // connection is where the request goes.
 func (f *forward) connection(fresh bool) (service.Upstream, error) {
-	if f.x.Request.Upgrade != nil {
-		return f.lease.Backend.Pool.GetUpgradable(f, fresh)
+	switch p := f.lease.Backend.Pool; {
+	case f.call:
+		return p.GetCall(f, fresh)
+	case f.x.Request.Upgrade != nil:
+		return p.GetUpgradable(f, fresh)
+	default:
+		return p.Get(f, fresh)
 	}
-	return f.lease.Backend.Pool.Get(f, fresh)
 }
 
 // Sent is told by the connection that the request head is on its way: the body may follow. The answer is awaited

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -68,27 +69,33 @@ func silentListener(t *testing.T) string {
 func TestGRPCErrors(t *testing.T) {
 	t.Parallel()
 	silent := silentListener(t)
+	slow := odd(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	gone := fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(t, 1)[0])
 	gw := start(t, fmt.Sprintf(`
 entrypoints "clear" { address = "127.0.0.1:0" }
 routers "refused" { rule = "Path(%[3]sUnaryCall%[4]s)", service = "gone", entrypoints = ["clear"] }
-routers "slow" { rule = "Path(%[3]sEmptyCall%[4]s)", service = "silent", entrypoints = ["clear"] }
+routers "slow" { rule = "Path(%[3]sEmptyCall%[4]s)", service = "slow", entrypoints = ["clear"] }
+routers "unconnected" { rule = "Path(%[3]sHalfDuplexCall%[4]s)", service = "silent", entrypoints = ["clear"] }
 routers "none" { rule = "Path(%[3]sStreamingInputCall%[4]s)", service = "none", entrypoints = ["clear"] }
 routers "limited" { rule = "Path(%[3]sCacheableUnaryCall%[4]s)", service = "gone", entrypoints = ["clear"], middlewares = ["limit"] }
 services "gone" {
   load_balancer { servers { url = "http://%[1]s" } }
 }
 services "silent" {
+  load_balancer { servers { url = "http://%[2]s" } }
+  transport { connect_timeout = "300ms" }
+}
+services "slow" {
   load_balancer {
     request_timeout = "300ms"
-    servers { url = "http://%[2]s" }
+    servers { url = "http://%[5]s" }
   }
 }
 services "none" {
   load_balancer { servers { url = "http://%[1]s", weight = 0 } }
 }
 middlewares "limit" { type = "rate-limit", rate = 0, burst = 1 }
-`, gone, silent, "`/grpc.testing.TestService/", "`"))
+`, gone, silent, "`/grpc.testing.TestService/", "`", slow))
 	c := dialGRPC(t, gw.Addr("clear"), false)
 	within := func(d time.Duration) context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -114,6 +121,14 @@ middlewares "limit" { type = "rate-limit", rate = 0, burst = 1 }
 			_, err := c.EmptyCall(long, &testgrpc.Empty{}, opts...)
 			return err
 		}, codes.DeadlineExceeded, "RESPONSE_TIMEOUT"},
+		{"connect_timeout", func(opts ...grpc.CallOption) error {
+			s, err := c.HalfDuplexCall(long, opts...)
+			if err != nil {
+				return err
+			}
+			_, err = s.Recv()
+			return err
+		}, codes.Unavailable, "CONNECT_TIMEOUT"},
 		{"no backend, in a stream", func(opts ...grpc.CallOption) error {
 			s, err := c.StreamingInputCall(long, opts...)
 			if err != nil {

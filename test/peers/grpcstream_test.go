@@ -183,7 +183,7 @@ func TestKF_H2G_01_02(t *testing.T) {
 	}{
 		{"h2", "application/grpc", "trailers", "trailers", 2},
 		{"h2 without", "application/grpc", "", "", 2},
-		{"h2 but no call", "application/json", "trailers", "", 2},
+		{"h2 but no call", "application/json", "trailers", "trailers", 2},
 		{"h1", "application/grpc+proto", "deflate;q=0.5, trailers", "trailers", 1},
 		{"h1 without", "application/grpc", "deflate", "", 1},
 	} {
