@@ -204,6 +204,7 @@ func (s *ClientStream) begin(q requestFrame, end bool) error {
 	s.body.onReceipt = true
 	s.ended = end
 	c.streams[s.id] = s
+	c.alone = false
 	c.updates.earn(perStream)
 	s.sent.Store(true)
 	c.block(s.id, s.out, end)
@@ -367,6 +368,7 @@ func (s *ClientStream) leave(code http2.ErrCode) {
 	s.giveUp()
 	s.dropBody(true)
 	delete(c.streams, s.id)
+	c.alone = false
 	if c.active--; c.active == 0 {
 		c.idleSince = time.Now()
 	}

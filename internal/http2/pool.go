@@ -46,6 +46,7 @@ type flight struct {
 	done  chan struct{}
 	err   error // once done
 	alone bool  // it failed for who has dialed alone
+	fresh bool  // who has dialed wants the first stream
 }
 
 // NewPool returns an empty pool, which the clock visits until Close.
@@ -72,6 +73,7 @@ func (p *Pool) Get(by conn.Dialing, fresh bool) (*ClientStream, conn.Dialed, err
 			return nil, conn.Dialed{}, err
 		}
 		if lead {
+			f.fresh = fresh
 			return p.lead(ctx, by, f)
 		}
 		select {
@@ -131,7 +133,7 @@ func (p *Pool) lead(ctx context.Context, by conn.Dialing, f *flight) (*ClientStr
 	c, other, err := p.dial(ctx, by)
 	var s *ClientStream
 	if c != nil {
-		if s, _ = c.Open(); s == nil {
+		if s = c.openFirst(f.fresh); s == nil {
 			err = fmt.Errorf("%w: the server allows no stream", ErrPoolFull)
 			c.Retire()
 		}
@@ -143,6 +145,18 @@ func (p *Pool) lead(ctx context.Context, by conn.Dialing, f *flight) (*ClientStr
 		return nil, other, nil
 	}
 	return s, conn.Dialed{}, err
+}
+
+// openFirst opens the first stream. With alone none overtakes it.
+func (c *ClientConn) openFirst(alone bool) *ClientStream {
+	s, ok := c.Open()
+	if !ok {
+		return nil
+	}
+	c.mu.Lock()
+	c.alone = alone
+	c.mu.Unlock()
+	return s
 }
 
 // land ends a flight.

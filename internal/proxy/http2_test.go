@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -300,6 +301,61 @@ func TestKF_H2G_04_Retry(t *testing.T) {
 	}
 }
 
+// KF-H2G-04: a backend that takes leave after every request loses none, and each is processed once and whole.
+func TestKF_H2G_04_Uploads(t *testing.T) {
+	t.Parallel()
+	const size, requests, atOnce = 100 << 10, 200, 10
+	var processed atomic.Int64
+	g := newGateway(t, kernelMode, options{}, framed(t, func(f *frames) {
+		id := f.request()
+		_ = f.WriteGoAway(id, xhttp2.ErrCodeNo, nil)
+		_ = f.WriteWindowUpdate(0, 1<<20)
+		_ = f.WriteWindowUpdate(id, 1<<20)
+		for got := 0; ; {
+			fr, ok := f.next(xhttp2.FrameData).(*xhttp2.DataFrame)
+			if !ok {
+				return
+			}
+			if fr.StreamID != id {
+				continue
+			}
+			if got += len(fr.Data()); fr.StreamEnded() {
+				if got == size {
+					processed.Add(1)
+				}
+				f.head(id, true, ":status", "200", "x-got", fmt.Sprint(got))
+				return
+			}
+		}
+	}))
+	c := g.clients(t)["h1"]
+	var all sync.WaitGroup
+	for range atOnce {
+		all.Go(func() {
+			for i := range requests / atOnce {
+				req, _ := http.NewRequest("POST", "http://"+g.addr+"/", bytes.NewReader(make([]byte, size)))
+				if i%2 == 1 {
+					req.ContentLength = -1
+				}
+				res, err := c.Do(req)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+				if res.StatusCode != 200 || res.Header.Get("X-Got") != fmt.Sprint(size) {
+					t.Errorf("%d, %s bytes arrived", res.StatusCode, res.Header.Get("X-Got"))
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := processed.Load(); n != requests {
+		t.Errorf("%d processed", n)
+	}
+}
+
 // KF-STR-05, KF-STR-06: a client that leaves takes its stream along within a second, and nothing else: the connection serves on.
 func TestKF_STR_05_HTTP2(t *testing.T) {
 	t.Parallel()
@@ -450,5 +506,60 @@ func TestHTTP2StreamLimit(t *testing.T) {
 		if m := c.message(false); m.status() != "200" {
 			t.Errorf("%+v", m)
 		}
+	}
+}
+
+// quickH2C is a backend that allocates nothing.
+func quickH2C(t testing.TB) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { defer c.Close(); answerFrames(c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	return "h2c://" + l.Addr().String()
+}
+
+// answerFrames answers each stream that ends with the same two bytes.
+func answerFrames(c net.Conn) {
+	in := make([]byte, 64<<10)
+	if _, err := io.ReadFull(c, in[:len(xhttp2.ClientPreface)]); err != nil {
+		return
+	}
+	if _, err := c.Write([]byte{0, 0, 0, byte(xhttp2.FrameSettings), 0, 0, 0, 0, 0}); err != nil {
+		return
+	}
+	answer := []byte("\x00\x00\x05\x01\x04....\x88\x0f\x0d\x012\x00\x00\x02\x00\x01....ok") // 200, content-length 2, the body
+	for r, w := 0, 0; ; {
+		for w-r >= 9 {
+			size := 9 + int(in[r])<<16 + int(in[r+1])<<8 + int(in[r+2])
+			if w-r < size {
+				break
+			}
+			if kind := xhttp2.FrameType(in[r+3]); in[r+4]&1 != 0 && (kind == xhttp2.FrameHeaders || kind == xhttp2.FrameData) {
+				copy(answer[5:9], in[r+5:r+9])
+				copy(answer[19:23], in[r+5:r+9])
+				if _, err := c.Write(answer); err != nil {
+					return
+				}
+			}
+			r += size
+		}
+		r, w = 0, copy(in, in[r:w])
+		n, err := c.Read(in[w:])
+		if err != nil {
+			return
+		}
+		w += n
 	}
 }
