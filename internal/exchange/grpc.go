@@ -26,10 +26,10 @@ const grpcType = "application/grpc"
 const connectLimit = "transport.connect_timeout"
 
 // GRPC reports whether the request is a gRPC call: its media type is application/grpc, or that with a suffix. gRPC-Web
-// is not: for a gateway that is HTTP like any other.
+// is not: for a gateway that is HTTP like any other. Nor is a request that asks for another protocol.
 func (r *Request) GRPC() bool {
 	v, ok := r.Fields.Known(FieldContentType)
-	if !ok {
+	if !ok || r.Upgrade != nil {
 		return false
 	}
 	if i := bytes.IndexByte(v, ';'); i >= 0 {

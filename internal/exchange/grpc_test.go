@@ -34,6 +34,11 @@ func TestGRPCContentType(t *testing.T) {
 	if new(exchange.Request).GRPC() {
 		t.Error("without content type")
 	}
+	upgrade := exchange.Request{Upgrade: []byte("websocket")}
+	upgrade.Fields.Add("Content-Type", "application/grpc")
+	if upgrade.GRPC() {
+		t.Error("an upgrade")
+	}
 }
 
 // call begins an exchange of a gRPC call.

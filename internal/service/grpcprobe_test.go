@@ -78,6 +78,13 @@ func TestGRPCProbePlaces(t *testing.T) {
 			t.Errorf("logged %s", line)
 		}
 	})
+	t.Run("h2c", func(t *testing.T) {
+		s := grpc.NewServer()
+		healthpb.RegisterHealthServer(s, health.NewServer())
+		if line := check(t, grpcCheck(t, "h2c://"+grpcServer(t, s, "tcp"), "")); !strings.Contains(line, "passed") {
+			t.Errorf("logged %s", line)
+		}
+	})
 	t.Run("tls", func(t *testing.T) {
 		pair := httptest.NewTLSServer(http.NotFoundHandler())
 		pair.Close()
