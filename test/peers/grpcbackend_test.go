@@ -53,6 +53,24 @@ func (t *testService) StreamingOutputCall(in *testgrpc.StreamingOutputCallReques
 	return nil
 }
 
+// StreamingInputCall sends its head at once, and adds up what comes.
+func (t *testService) StreamingInputCall(s grpc.ClientStreamingServer[testgrpc.StreamingInputCallRequest, testgrpc.StreamingInputCallResponse]) error {
+	if err := s.SendHeader(nil); err != nil {
+		return err
+	}
+	size := 0
+	for {
+		in, err := s.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return s.SendAndClose(&testgrpc.StreamingInputCallResponse{AggregatedPayloadSize: int32(size)})
+		case err != nil:
+			return err
+		}
+		size += len(in.GetPayload().GetBody())
+	}
+}
+
 // FullDuplexCall answers each message with its payload until the client's end.
 func (t *testService) FullDuplexCall(s grpc.BidiStreamingServer[testgrpc.StreamingOutputCallRequest, testgrpc.StreamingOutputCallResponse]) error {
 	for {

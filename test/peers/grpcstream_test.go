@@ -134,6 +134,48 @@ func TestGRPCStreamThatBreaks(t *testing.T) {
 	})
 }
 
+// TestGRPCSilence has one side of a stream, and then both, say nothing for longer than bodies and streams may idle.
+func TestGRPCSilence(t *testing.T) {
+	t.Parallel()
+	address, _ := runTestService(t, false)
+	gw := start(t, fmt.Sprintf(`
+entrypoints "clear" { address = "127.0.0.1:0", body_idle_timeout = "300ms" }
+routers "all" { rule = "PathPrefix(%[2]s/%[2]s)", service = "backend" }
+services "backend" {
+  load_balancer {
+    stream_idle_timeout = "1s"
+    servers { url = "h2c://%[1]s" }
+  }
+}
+`, address, "`"))
+	c := dialGRPC(t, gw.Addr("clear"), false)
+	call, err := c.StreamingInputCall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(600 * time.Millisecond)
+	defer tick.Stop()
+	for range 5 { // three times as long as the answer might pause
+		if err := call.Send(&testgrpc.StreamingInputCallRequest{Payload: &testgrpc.Payload{Body: []byte("x")}}); err != nil {
+			t.Fatal(err)
+		}
+		<-tick.C
+	}
+	if out, err := call.CloseAndRecv(); err != nil || out.GetAggregatedPayloadSize() != 5 {
+		t.Errorf("%v, %v", out, err)
+	}
+	silent, err := c.StreamingInputCall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	err = silent.RecvMsg(new(testgrpc.StreamingInputCallResponse))
+	if took := time.Since(begun); took < 900*time.Millisecond || took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	checkStatus(t, err, codes.DeadlineExceeded, "STREAM_IDLE_TIMEOUT")
+}
+
 // TestGRPCCancel sees the server's side of a call that its client gives up.
 func TestGRPCCancel(t *testing.T) {
 	t.Parallel()
