@@ -78,8 +78,9 @@ type ClientConn struct {
 	alone     bool   // none before the first one is out
 	err       error  // why the connection is over
 	heard     time.Time
-	heardAny  bool // something has come since the clock's last visit
-	asked     time.Time
+	heardAny  bool      // something has come since the clock's last visit
+	asked     time.Time // a PING is not answered since then; zero: none is out
+	vouched   time.Time // the last one was, then
 	idleSince time.Time // no stream is open; zero: one is
 }
 

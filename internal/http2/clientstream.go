@@ -391,14 +391,18 @@ func (s *ClientStream) open() bool {
 	return s.id != 0 && !s.closed && s.c.phase != closing && !(s.ended && s.remoteEnded)
 }
 
-// silence is how long a stream must have waited on a connection that brought nothing for its reset to raise doubts.
-const silence = time.Second
+// silence is how long a stream must have waited on a connection that brought nothing for its reset to raise doubts; trust is
+// for how long an answer dispels them: some servers take PINGs that come more often for an attack.
+const (
+	silence = time.Second
+	trust   = time.Minute
+)
 
 // doubt asks a server for a sign of life that has left a stream without an answer and others, too; until then it gets no
 // new streams. The lock is held.
 func (c *ClientConn) doubt(s *ClientStream) {
 	now := time.Now()
-	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && now.Sub(c.heard) > silence {
+	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && now.Sub(c.heard) > silence && now.Sub(c.vouched) > trust {
 		c.ask(now)
 	}
 }
