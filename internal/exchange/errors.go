@@ -39,6 +39,7 @@ const (
 	CodeBackendReset       Code = "backend_reset"
 	CodeBadResponse        Code = "bad_backend_response"
 	CodeResponseTimeout    Code = "response_timeout"
+	CodeDeadlineExceeded   Code = "deadline_exceeded"
 	CodeStreamIdle         Code = "stream_idle_timeout"
 	CodeStreamTotal        Code = "stream_total_timeout"
 	CodeWriteTimeout       Code = "write_timeout"
@@ -79,8 +80,9 @@ func Reject(status int, code Code, public string) *Error {
 var internalError = &Error{Status: 500, Code: CodeInternal, Public: "Internal server error", Outcome: OutcomeFailed}
 
 // Fail ends the exchange with an error: the one place where errors become statuses and outcomes. Before the commit
-// point the client gets a complete JSON answer; after it the stream is aborted. A departed client gets nothing, and so
-// does the client of a connection. nil does nothing.
+// point the client gets a complete answer, in JSON, or as the status of a gRPC call; after it the stream is aborted, or a gRPC
+// call over a protocol that has streams ended with a status. A departed client gets nothing, and so does the client of a
+// connection. nil does nothing.
 func (x *Exchange) Fail(err error) {
 	if err == nil {
 		return
@@ -106,7 +108,9 @@ func (x *Exchange) Fail(err error) {
 		if e.Outcome == OutcomeDrained {
 			x.Record.Outcome = OutcomeDrained
 		}
-		x.abort()
+		if !x.endGRPC(e) {
+			x.abort()
+		}
 	default:
 		x.Record.Outcome = e.Outcome
 		if x.Down == nil {
@@ -125,21 +129,24 @@ func (x *Exchange) abort() {
 	}
 }
 
-// sendError answers with the JSON error body.
+// sendError answers with an error.
 func (x *Exchange) sendError(e *Error) error {
-	body := AppendErrorBody(nil, e.Public, e.Code, x.Record.RequestID)
 	r := &x.Response
 	r.Fields.Reset(nil)
 	r.Trailers.Reset(nil)
 	r.Upgrade = nil
 	x.filters = x.filters[:0]
-	r.Status, r.ContentLength = e.Status, int64(len(body))
 	r.Close = r.Close || e.Close
-	r.Fields.Add("Content-Type", "application/json")
-	r.Fields.Add("Cache-Control", "no-store")
 	if e.RetryAfter > 0 {
 		r.Fields.Add("Retry-After", strconv.Itoa(e.RetryAfter))
 	}
+	if x.Request.GRPC() {
+		return x.sendGRPC(e)
+	}
+	body := AppendErrorBody(nil, e.Public, e.Code, x.Record.RequestID)
+	r.Status, r.ContentLength = e.Status, int64(len(body))
+	r.Fields.Add("Content-Type", "application/json")
+	r.Fields.Add("Cache-Control", "no-store")
 	return x.Send(body, true)
 }
 

@@ -6,3 +6,6 @@ import "slices"
 func (f *Fields) Added() bool {
 	return slices.ContainsFunc(f.lines, func(l line) bool { return l.added })
 }
+
+// EscapeGRPC is the spelling of texts in grpc-message.
+var EscapeGRPC = escapeGRPC

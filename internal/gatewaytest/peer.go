@@ -24,6 +24,13 @@ const (
 	PeerH2Spec = "h2spec"
 	// PeerEnvoy is the real Envoy.
 	PeerEnvoy = "envoy"
+	// PeerGRPCurl is a gRPC client that learns what to send by reflection.
+	PeerGRPCurl = "grpcurl"
+	// PeerInteropClient and PeerInteropServer are gRPC's own interoperability tests.
+	PeerInteropClient = "grpc-interop-client"
+	PeerInteropServer = "grpc-interop-server"
+	// PeerNodeGRPC is a folder from which node can import @grpc/grpc-js: run node in it.
+	PeerNodeGRPC = "node-grpc"
 )
 
 // cached maps a peer to the files that prove it is installed, the first of which
@@ -36,6 +43,10 @@ var cached = map[string][]string{
 	PeerChallengeServer: {"bin/pebble-challtestsrv", "bin/pebble-2.10.3"},
 	PeerH2Spec:          {"bin/h2spec"},
 	PeerEnvoy:           {"bench/venv/bin/envoy", "bench/venv/envoy-1.40.0"},
+	PeerGRPCurl:         {"bin/grpcurl", "bin/grpcurl-1.9.4"},
+	PeerInteropClient:   {"bin/interop/client", "bin/interop/grpc-1.85.0"},
+	PeerInteropServer:   {"bin/interop/server", "bin/interop/grpc-1.85.0"},
+	PeerNodeGRPC:        {"node-grpc", "node-grpc/grpc-js-1.14.7"},
 }
 
 // Peer returns the path of a foreign program (nginx, apache2, curl, node) or of

@@ -28,7 +28,9 @@ type inbound struct {
 	// onReceipt tells that the connection's credit is given back when bytes arrive and not when they are read: what nobody
 	// reads then holds up nothing but its own stream.
 	onReceipt bool
-	stop      atomic.Bool
+	// patient is the body of a gRPC call: a client may have nothing to say for as long as it listens.
+	patient bool
+	stop    atomic.Bool
 }
 
 // piece holds body bytes. Its size is a power of two, so that what lies in memory is at most twice what arrived, and
@@ -129,9 +131,12 @@ func (st *stream) ReadBody() ([]byte, error) {
 
 // awaitBody sleeps until something has come of the body, or will not come. The lock is held, but not during the wait.
 func (st *stream) awaitBody() conn.Cause {
-	c := st.c
+	c, idle := st.c, st.set.BodyIdleTimeout
+	if st.body.patient {
+		idle = 0
+	}
 	c.mu.Unlock()
-	st.read.Arm((*readSide)(st), st.set.BodyIdleTimeout)
+	st.read.Arm((*readSide)(st), idle)
 	<-st.readWake
 	cause := st.read.Disarm()
 	c.mu.Lock()

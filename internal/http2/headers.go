@@ -248,6 +248,8 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	st.body.onReceipt = st.plainConnect()
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
+	} else {
+		st.body.patient = st.x.Request.GRPC()
 	}
 	c.heading, st.counted = false, true
 	c.active++

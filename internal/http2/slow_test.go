@@ -171,3 +171,29 @@ func TestPanicWhileBodyIsRead(t *testing.T) {
 		}
 	})
 }
+
+// The client of a gRPC call may be silent for longer than other uploads: calls that last for hours have nothing to say in
+// one direction.
+func TestCallBodiesMayIdle(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		set := settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
+			b, err := readAll(x)
+			if err != nil {
+				return err
+			}
+			return answer(x, 200, string(b))
+		}))
+		set.BodyIdleTimeout = 300 * time.Millisecond
+		f := start(t, m, set).framer(t)
+		f.headers(1, false, []string{"content-type", "application/grpc"}, ":method", "POST")
+		f.data(1, false, "call")
+		f.headers(3, false, []string{"content-type", "application/json"}, ":method", "POST")
+		if got := f.first(3); got != "HEADERS 3 408" {
+			t.Errorf("got %q", got)
+		}
+		f.data(1, true, "ed")
+		if got := f.first(1); got != "HEADERS 1 200" {
+			t.Errorf("got %q", got)
+		}
+	})
+}

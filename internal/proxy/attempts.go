@@ -21,6 +21,8 @@ type attempts struct {
 	tried    service.Tried
 	dispatch time.Time // of the first attempt
 	attempt  time.Time // of this one
+
+	callLimit time.Duration // what the client of a gRPC call allows, from the dispatch; 0 no limit
 }
 
 // begin starts the clock of an attempt.
@@ -33,12 +35,12 @@ func (a *attempts) begin() {
 
 // remaining is what is left for dispatching.
 func (a *attempts) remaining() time.Duration {
-	return min(a.policy.RequestTimeout, a.policy.StreamTotalTimeout) - time.Since(a.dispatch)
+	return min(a.policy.RequestTimeout, a.total()) - time.Since(a.dispatch)
 }
 
 // totalLeft is what is left for the whole exchange.
 func (a *attempts) totalLeft() time.Duration {
-	return a.policy.StreamTotalTimeout - time.Since(a.dispatch)
+	return a.total() - time.Since(a.dispatch)
 }
 
 // DialContext bounds a dial by what is left of the request timeout and by the client's presence.
@@ -85,6 +87,8 @@ func (a *attempts) dialError(err error) (e *exchange.Error, blamed bool) {
 	case errors.Is(err, service.ErrPoolFull):
 		e.Status, e.Code, e.Public, e.RetryAfter = 503, exchange.CodeBackendBusy, "Backend connections exhausted", 1
 		return e, false
+	case timedOut(err) && a.callOver():
+		return callEnded(err), false
 	case timedOut(err): // whatever the stage
 		e.Status, e.Code, e.Public, e.Limit = 504, exchange.CodeConnectTimeout, "Upstream timeout", limitConnect
 		if a.remaining() <= 0 {

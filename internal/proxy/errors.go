@@ -66,15 +66,23 @@ func sideError(err error) *exchange.Error {
 	return &exchange.Error{Status: 500, Code: exchange.CodeInternal, Public: "Internal server error", Outcome: exchange.OutcomeFailed, Err: err}
 }
 
+// late is the answer for a backend that a limit of time has ended the wait for.
+func (f *forward) late(code exchange.Code, limit string, err error) *exchange.Error {
+	e := f.bad(code, err)
+	e.Status, e.Public, e.Limit = 504, "Upstream timeout", limit
+	return e
+}
+
 // tripError is the answer when a dispatched request got no response head, and whether that is the backend's fault.
 func (f *forward) tripError(cause conn.Cause, err error) (e *exchange.Error, blamed bool) {
 	if e := f.clientError(cause, err); e != nil {
 		return e, false
 	}
 	switch {
+	case cause == conn.CauseDeadline && f.callOver():
+		return callEnded(errCallEnded), false
 	case cause == conn.CauseDeadline:
-		e = f.bad(exchange.CodeResponseTimeout, fmt.Errorf("no response head within %v", time.Since(f.dispatch).Round(time.Millisecond)))
-		e.Status, e.Public, e.Limit = 504, "Upstream timeout", f.dispatchLimit()
+		e = f.late(exchange.CodeResponseTimeout, f.dispatchLimit(), fmt.Errorf("no response head within %v", time.Since(f.dispatch).Round(time.Millisecond)))
 	case errors.Is(err, exchange.ErrBadResponse):
 		e = f.bad(exchange.CodeBadResponse, err)
 	default:
@@ -89,12 +97,12 @@ func (f *forward) relayError(cause conn.Cause, err error) (e *exchange.Error, bl
 		return e, false
 	}
 	switch {
+	case cause == conn.CauseDeadline && f.callOver():
+		return callEnded(errCallEnded), false
 	case cause == conn.CauseDeadline && f.totalLeft() <= 0:
-		e = f.bad(exchange.CodeStreamTotal, errors.New("stream ended by "+limitTotal))
-		e.Limit = limitTotal
+		e = f.late(exchange.CodeStreamTotal, limitTotal, errors.New("stream ended by "+limitTotal))
 	case cause == conn.CauseDeadline:
-		e = f.bad(exchange.CodeStreamIdle, errors.New("stream ended by "+limitIdle))
-		e.Limit = limitIdle
+		e = f.late(exchange.CodeStreamIdle, limitIdle, errors.New("stream ended by "+limitIdle))
 	case errors.Is(err, exchange.ErrBadResponse):
 		e = f.bad(exchange.CodeBadResponse, err)
 	default:

@@ -32,6 +32,7 @@ type forward struct {
 	method     []byte
 	body       []byte // inline body
 	streaming  bool   // the body is pumped
+	call       bool   // of gRPC
 	trailers   bool   // the client takes fields behind the body
 	pump       pump
 	toRaw      exchange.RawBody
@@ -106,6 +107,7 @@ func (f *forward) inline() (body []byte, streaming bool) {
 	}
 	body, complete := f.x.Down.Buffered()
 	if complete {
+		f.x.Request.ContentLength = int64(len(body)) // known by now: nothing else would end it
 		f.x.Record.BytesIn += int64(len(body))
 		return body, false
 	}
@@ -115,6 +117,9 @@ func (f *forward) inline() (body []byte, streaming bool) {
 // run makes attempts until one has an answer, and relays that. A backend that saw nothing of the request is left for
 // another one; each is tried once.
 func (f *forward) run() error {
+	if err := f.takeCall(); err != nil {
+		return err
+	}
 	var last error
 	for fresh := false; ; {
 		if !fresh {
@@ -168,7 +173,7 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 	f.up = up
 	f.out = f.appendRequest(f.out[:0])
 	x.Response.Fields.Reset(nil)
-	x.Guard.ArmWithin(up, max(f.policy.RequestTimeout-spent, 1), max(f.policy.StreamTotalTimeout-spent, 1))
+	x.Guard.ArmWithin(up, max(f.policy.RequestTimeout-spent, 1), max(f.total()-spent, 1))
 	switch {
 	case x.Gone():
 		x.Guard.Ring(conn.CauseDeparted)
@@ -186,10 +191,14 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 
 // connection is where the request goes.
 func (f *forward) connection(fresh bool) (service.Upstream, error) {
-	if f.x.Request.Upgrade != nil {
-		return f.lease.Backend.Pool.GetUpgradable(f, fresh)
+	switch p := f.lease.Backend.Pool; {
+	case f.call:
+		return p.GetCall(f, fresh)
+	case f.x.Request.Upgrade != nil:
+		return p.GetUpgradable(f, fresh)
+	default:
+		return p.Get(f, fresh)
 	}
-	return f.lease.Backend.Pool.Get(f, fresh)
 }
 
 // Sent is told by the connection that the request head is on its way: the body may follow. The answer is awaited

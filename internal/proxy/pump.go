@@ -104,9 +104,12 @@ func (f *forward) passTo(up service.Upstream, p []byte) bool {
 	return up.Write(p) == nil
 }
 
-// uploaded restarts the wait for the response head with the bytes just sent.
+// uploaded restarts the wait for the response head with the bytes just sent, in a gRPC call also that for more of the answer.
 func (f *forward) uploaded() {
 	if f.pump.answered.Load() {
+		if f.call { // messages of either side keep a stream open
+			f.x.Guard.Extend(f.policy.StreamIdleTimeout)
+		}
 		return
 	}
 	f.x.Guard.Extend(f.policy.RequestTimeout)

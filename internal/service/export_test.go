@@ -10,3 +10,9 @@ func Shown(certFile, keyFile string, base *tls.Config) (func() *tls.Config, erro
 	}
 	return s.fork(base).tls, nil
 }
+
+// What the gRPC health service is asked and answers.
+var (
+	HealthRequest = healthRequest
+	HealthAnswer  = healthAnswer
+)

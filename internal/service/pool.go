@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -64,6 +65,12 @@ type Pool struct {
 	// chosen is when the backend last chose HTTP/1.1 although HTTP/2 was offered, on the monotonic clock from start; 0 never.
 	chosen atomic.Int64
 	start  time.Time
+
+	newCalls func() *http2.Pool // makes calls
+
+	mu     sync.Mutex  // guards the fields below
+	calls  *http2.Pool // for gRPC, where nothing else speaks HTTP/2; nil: there was none
+	closed bool
 }
 
 // remembered is for how long it is taken for granted that a backend chooses HTTP/1.1.
@@ -93,6 +100,46 @@ func (p *Pool) GetUpgradable(by http1.Dialing, fresh bool) (Upstream, error) {
 		return p.multiplexed(by, fresh)
 	}
 	return p.plain(by, fresh)
+}
+
+// GetCall is Get for a gRPC call, which goes over HTTP/2 whatever is spoken otherwise: in clear text by prior knowledge, and
+// over TLS by ALPN.
+func (p *Pool) GetCall(by http1.Dialing, fresh bool) (Upstream, error) {
+	two, err := p.forCalls()
+	if err != nil {
+		return nil, err
+	}
+	s, other, err := two.Get(by, fresh)
+	switch {
+	case s != nil:
+		return s, nil
+	case err == nil:
+		p.chosen.Store(int64(time.Since(p.start)) + 1)
+		if c, err := p.http1.Adopt(other); err == nil {
+			c.Release(true)
+		}
+		err = http2.ErrOther
+	}
+	if errors.Is(err, http2.ErrOther) && !errors.Is(err, conn.ErrTLS) {
+		err = fmt.Errorf("%w: %w", conn.ErrTLS, err)
+	}
+	return nil, poolError(err)
+}
+
+// forCalls is the pool that gRPC calls use.
+func (p *Pool) forCalls() (*http2.Pool, error) {
+	if p.http2 != nil {
+		return p.http2, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return nil, http2.ErrPoolClosed
+	case p.calls == nil:
+		p.calls = p.newCalls()
+	}
+	return p.calls, nil
 }
 
 func (p *Pool) plain(by http1.Dialing, fresh bool) (Upstream, error) {
@@ -162,17 +209,32 @@ type PoolStats struct{ Open, Idle, Streams int }
 func (p *Pool) Stats() (s PoolStats) {
 	one := p.http1.Stats()
 	s.Open, s.Idle = one.Open, one.Idle
-	if p.http2 != nil {
-		two := p.http2.Stats()
-		s.Open, s.Idle, s.Streams = s.Open+two.Open, s.Idle+two.Idle, two.Streams
+	for _, pool := range p.multiplexing() {
+		two := pool.Stats()
+		s.Open, s.Idle, s.Streams = s.Open+two.Open, s.Idle+two.Idle, s.Streams+two.Streams
 	}
 	return s
 }
 
+// multiplexing are the pools of HTTP/2 that there are.
+func (p *Pool) multiplexing() (all []*http2.Pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pool := range [...]*http2.Pool{p.http2, p.calls} {
+		if pool != nil {
+			all = append(all, pool)
+		}
+	}
+	return all
+}
+
 // close closes the idle connections; those in use close when they are released.
 func (p *Pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	p.http1.Close()
-	if p.http2 != nil {
-		p.http2.Close()
+	for _, pool := range p.multiplexing() {
+		pool.Close()
 	}
 }

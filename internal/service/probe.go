@@ -20,9 +20,9 @@ const maxProbeHead = 64 << 10
 // errStatus is a probe answered with a status other than 2xx.
 var errStatus = errors.New("health check answered with status")
 
-// probe asks one backend whether it is healthy: GET base path + check path, with the backend's own authority. It
-// follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the question. Of a
-// tcp backend it is the whole question.
+// probe asks one backend whether it is healthy: GET base path + check path, or the gRPC health service, with the backend's
+// own authority. It follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the
+// question. Of a tcp backend it is the whole question.
 type probe struct {
 	client    http.Client
 	transport *http.Transport
@@ -42,8 +42,11 @@ func newProbe(c *Check) *probe {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxProbeHead,
 	}
-	t.Protocols = key.protocols()
-	if secureConfig := c.pool.offering(key.transport.ALPN.Names()...); secureConfig != nil {
+	path, offer := c.spec.Path, key.transport.ALPN.Names()
+	if t.Protocols = key.protocols(); c.spec.GRPC {
+		path, offer, t.Protocols = healthMethod, []string{"h2"}, overHTTP2
+	}
+	if secureConfig := c.pool.offering(offer...); secureConfig != nil {
 		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			nc, err := dial(ctx, key.addr)
 			if err != nil {
@@ -62,7 +65,7 @@ func newProbe(c *Check) *probe {
 			Transport:     t,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		transport: t, check: c, url: key.urlScheme() + "://backend" + c.spec.base + c.spec.Path,
+		transport: t, check: c, url: key.urlScheme() + "://backend" + c.spec.base + path,
 	}
 }
 
@@ -96,8 +99,11 @@ func dialKernel(ctx context.Context, addr string) (net.Conn, error) {
 func (p *probe) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.check.spec.Timeout)
 	defer cancel()
-	if s := p.check.spec.pool.scheme; s == "tcp" || s == "tls" {
+	switch s := p.check.spec.pool.scheme; {
+	case s == "tcp" || s == "tls":
 		return p.connect(ctx)
+	case p.check.spec.GRPC:
+		return p.call(ctx)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
 	if err != nil {

@@ -97,20 +97,22 @@ func (r *Registry) newPool(p *pooled) *Pool {
 		Addr: p.key.addr, TLS: p.offering("http/1.1"), ConnectTimeout: t.ConnectTimeout, IdleTimeout: t.IdleTimeout,
 		MaxIdle: t.MaxIdle, MaxConnections: t.MaxConnections, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge, Dial: r.dialing(p.key.addr),
 	}
-	pool := &Pool{start: time.Now()}
+	two := func(choice bool, offer ...string) *http2.Pool {
+		return http2.NewPool(http2.PoolConfig{
+			Dialer:      &conn.Dialer{Addr: p.key.addr, TLS: p.offering(offer...), Timeout: t.ConnectTimeout, Dial: one.Dial},
+			Client:      http2.ClientSettings{PingInterval: t.PingInterval, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge},
+			IdleTimeout: t.IdleTimeout, MaxConnections: t.MaxConnections, Choice: choice,
+		}, r.clock)
+	}
+	pool := &Pool{start: time.Now(), newCalls: func() *http2.Pool { return two(false, "h2") }}
 	if p.key.scheme == "tls" { // which may have to wait for what stands before it
 		one.TLS, pool.tls = nil, p.offering()
 	}
 	pool.http1 = http1.NewPool(one, r.clock)
-	if p.key.scheme != "h2c" && !t.ALPN.Has(config.HTTP2) {
-		return pool
+	if p.key.scheme == "h2c" || t.ALPN.Has(config.HTTP2) {
+		pool.alone = p.key.scheme == "h2c" || t.ALPN == config.HTTP2
+		pool.http2 = two(!pool.alone, t.ALPN.Names()...)
 	}
-	pool.alone = p.key.scheme == "h2c" || t.ALPN == config.HTTP2
-	pool.http2 = http2.NewPool(http2.PoolConfig{
-		Dialer:      &conn.Dialer{Addr: p.key.addr, TLS: p.offering(t.ALPN.Names()...), Timeout: t.ConnectTimeout, Dial: one.Dial},
-		Client:      http2.ClientSettings{PingInterval: t.PingInterval, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge},
-		IdleTimeout: t.IdleTimeout, MaxConnections: t.MaxConnections, Choice: !pool.alone,
-	}, r.clock)
 	return pool
 }
 

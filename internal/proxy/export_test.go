@@ -1,0 +1,4 @@
+package proxy
+
+// ParseTimeout reads a grpc-timeout.
+var ParseTimeout = parseTimeout

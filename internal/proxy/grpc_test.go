@@ -1,0 +1,191 @@
+package proxy_test
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+)
+
+var timeoutForm = regexp.MustCompile(`^[0-9]{1,8}[HMSmun]$`)
+
+// FuzzParseTimeout compares with a regular expression and big numbers.
+func FuzzParseTimeout(f *testing.F) {
+	for _, s := range []string{"1S", "99999999H", "2562047H", "2562048H", "00000001n", "0S", "", "S", "1", "1s", "-1S", "+1S", "1 S", "1.5S", "123456789S", "1SS"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		d, err := proxy.ParseTimeout([]byte(in))
+		if !timeoutForm.MatchString(in) {
+			if err == nil {
+				t.Errorf("%q is %v", in, d)
+			}
+			return
+		}
+		units := map[byte]time.Duration{'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': 1}
+		want, _ := new(big.Int).SetString(in[:len(in)-1], 10)
+		want.Mul(want, big.NewInt(int64(units[in[len(in)-1]])))
+		if longest := big.NewInt(math.MaxInt64); want.Cmp(longest) > 0 {
+			want = longest
+		}
+		if err != nil || want.Int64() != int64(d) {
+			t.Errorf("%q is %v, %v; want %v", in, d, err, want)
+		}
+	})
+}
+
+// call is a gRPC request with these fields besides.
+func call(fields ...string) string {
+	return "POST /a.B/C HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n" + strings.Join(fields, "\r\n") + "\r\n\r\n"
+}
+
+func TestCallsWithoutTime(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		fields []string
+		status string
+		code   exchange.Code
+		limit  string
+	}{
+		{"expired", []string{"grpc-timeout: 1n"}, "4", exchange.CodeDeadlineExceeded, "grpc-timeout"},
+		{"zero", []string{"grpc-timeout: 0S"}, "4", exchange.CodeDeadlineExceeded, "grpc-timeout"},
+		{"malformed", []string{"grpc-timeout: 1s"}, "13", exchange.CodeBadRequest, ""},
+		{"empty", []string{"grpc-timeout:"}, "13", exchange.CodeBadRequest, ""},
+		{"twice", []string{"grpc-timeout: 9S", "grpc-timeout: 9S"}, "13", exchange.CodeBadRequest, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBackend(t, replies(ok))
+			g := newGateway(t, plainMode, options{}, b.addr)
+			a := g.ask(t, call(tc.fields...))
+			if a.status() != "200" || a.header.Get("Grpc-Status") != tc.status || a.body != "" {
+				t.Errorf("answer %+v", a)
+			}
+			r := g.record(0)
+			if r.Code != tc.code || r.Limit != tc.limit || len(r.Attempts) != 0 || b.opened() != 0 {
+				t.Errorf("record %+v; %d connections", r, b.opened())
+			}
+		})
+	}
+}
+
+// The client's own deadline ends the wait for a backend, on whichever stage, and is no fault of the backend's.
+func TestCallDeadline(t *testing.T) {
+	full, free, err := fullListener()
+	if err != nil {
+		t.Skip(err)
+	}
+	defer free()
+	silent := newBackend(t, func(p *peer) { p.gone(patience) })
+	slow := foreignH2C(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for _, tc := range []struct{ name, backend string }{
+		{"connecting", full}, {"waiting for HTTP/2", silent.addr}, {"waiting for the head", slow},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newGateway(t, plainMode, options{}, tc.backend)
+			begun := time.Now()
+			a := g.ask(t, call("grpc-timeout: 300m"))
+			if took := time.Since(begun); took < 300*time.Millisecond || took > 3*time.Second {
+				t.Errorf("took %v", took)
+			}
+			if a.status() != "200" || a.header.Get("Grpc-Status") != "4" || a.header.Get("Grpc-Message") != "Deadline exceeded" {
+				t.Errorf("answer %+v", a)
+			}
+			r := g.ended(0, exchange.OutcomeFailed, exchange.CodeDeadlineExceeded, "grpc-timeout")
+			if len(r.Attempts) != 1 || r.Attempts[0].Code != exchange.CodeDeadlineExceeded {
+				t.Errorf("attempts %+v", r.Attempts)
+			}
+			for _, s := range g.lb.AppendStats(nil) {
+				if s.Refused != 0 || s.Skipped {
+					t.Errorf("the backend is blamed: %+v", s)
+				}
+			}
+		})
+	}
+}
+
+// request_timeout caps a call that allows more; what is no call has no deadline.
+func TestCallDeadlineIsCapped(t *testing.T) {
+	slow := foreignH2C(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	short := options{service: func(l *config.LoadBalancer) { l.RequestTimeout = 200 * time.Millisecond }}
+	g := newGateway(t, plainMode, short, slow)
+	if a := g.ask(t, call("grpc-timeout: 99999999H")); a.header.Get("Grpc-Status") != "4" {
+		t.Errorf("answer %+v", a)
+	}
+	g.ended(0, exchange.OutcomeFailed, exchange.CodeResponseTimeout, "request_timeout")
+	b := newBackend(t, replies(ok))
+	g = newGateway(t, plainMode, options{}, b.addr)
+	if a := g.ask(t, strings.Replace(call("grpc-timeout: 1n"), "grpc\r", "grpc-web\r", 1)); a.body != "ok" {
+		t.Errorf("answer %+v", a)
+	}
+	if !strings.Contains(b.got(), "grpc-timeout: 1n") {
+		t.Error("grpc-timeout is not passed on")
+	}
+}
+
+// A call goes over HTTP/2 to every kind of backend, also where all else goes over HTTP/1.1.
+func TestCallsGoOverHTTP2(t *testing.T) {
+	says := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }
+	secure := func(protocols ...string) string {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(says))
+		s.EnableHTTP2 = len(protocols) > 1
+		s.TLS = &tls.Config{Certificates: serverTLS.Certificates, NextProtos: protocols}
+		s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	clear := foreignH2C(t, says)
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverPEM.Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	both := config.HTTP1 | config.HTTP2
+	for _, tc := range []struct {
+		name, url   string
+		alpn        config.Protocols
+		call, other string
+	}{
+		{"h2c", clear, 0, "HTTP/2.0", "HTTP/2.0"},
+		{"http", strings.Replace(clear, "h2c", "http", 1), 0, "HTTP/2.0", "HTTP/1.1"},
+		{"https", secure("h2", "http/1.1"), config.HTTP1, "HTTP/2.0", "HTTP/1.1"},
+		{"https with a choice", secure("h2", "http/1.1"), both, "HTTP/2.0", "HTTP/2.0"},
+		{"https with h2 alone", secure("h2", "http/1.1"), config.HTTP2, "HTTP/2.0", "HTTP/2.0"},
+		{"https that cannot", secure("http/1.1"), config.HTTP1, "", "HTTP/1.1"},
+		{"https that chooses otherwise", secure("http/1.1"), both, "", "HTTP/1.1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newGateway(t, kernelMode, options{service: func(l *config.LoadBalancer) {
+				l.Transport.CAFile, l.Transport.ALPN = roots, tc.alpn
+			}}, tc.url)
+			for range 2 {
+				a := g.ask(t, call("Connection: close"))
+				if tc.call != "" && a.body != tc.call {
+					t.Errorf("a call went over %q: %+v", a.body, a)
+				}
+				if tc.call == "" && (a.header.Get("Grpc-Status") != "14" || a.header.Get("X-Request-Id") == "") {
+					t.Errorf("a call ended with %+v", a)
+				}
+				if a := g.ask(t, get); a.body != tc.other {
+					t.Errorf("all else went over %q", a.body)
+				}
+			}
+			if r := g.record(0); tc.call == "" && r.Code != exchange.CodeTLSFailed {
+				t.Errorf("recorded %s: %v", r.Code, r.Err)
+			}
+		})
+	}
+}
