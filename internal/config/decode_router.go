@@ -195,12 +195,18 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 		d.fail(CodeConflict, lb.SendProxyPos, "send_proxy of services %s has no effect on %s: its connections to backends serve many clients", strconv.Quote(s.Name), title).Hint = "backends of http routers learn the client from X-Forwarded-For"
 		return
 	}
+	if r.Protocol == TCP && s.WebSocket.Multiplex {
+		d.fail(CodeConflict, s.Pos, "%s sends connections to services %s, whose websocket { multiplex } serves requests", title, strconv.Quote(s.Name))
+		return
+	}
 	for _, srv := range s.LoadBalancer.Servers {
 		switch {
 		case r.Protocol != TCP && srv.Scheme == "tcp":
 			d.fail(CodeConflict, srv.Pos, "%s sends requests to services %s, whose backends name no protocol", title, strconv.Quote(s.Name)).Hint = `write "http://host:port"`
 		case r.Protocol == TCP && srv.Scheme == "https":
 			d.later(srv.Pos, "TLS to the backend of a tcp router, "+title+", is", `this release dials "tcp://host:port"`)
+		case r.Protocol == TCP && srv.WebSocket:
+			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak WebSocket", title, strconv.Quote(s.Name)).Hint = `write "tcp://host:port"`
 		case r.Protocol == TCP && srv.Base != "":
 			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, where the path of the URL has no effect", title, strconv.Quote(s.Name))
 		default:

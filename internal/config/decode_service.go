@@ -23,8 +23,9 @@ func (d *decoder) service(name string, o *object) *Service {
 	lb.UpstreamErrorStatus = d.upstreamErrorStatus(o)
 	lb.PassHost = o.boolean("pass_host", true)
 	d.transport(o.child("transport"), lb)
+	s.WebSocket = webSocket(o.child("websocket"))
 	d.plannedService(o, s)
-	if len(lb.Servers) == 0 && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
+	if len(lb.Servers) == 0 && !s.WebSocket.Multiplex && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
 		o.missing("load_balancer { servers … }", `write load_balancer { servers { url = "http://host:port" } }`)
 	}
 	if len(lb.Servers) > 0 && !slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Weight > 0 }) {
@@ -32,6 +33,18 @@ func (d *decoder) service(name string, o *object) *Service {
 	}
 	o.finish(nil)
 	return s
+}
+
+// webSocket decodes the bounds of sessions.
+func webSocket(o *object) WebSocket {
+	if o == nil {
+		return WebSocket{}
+	}
+	w := WebSocket{
+		IdleTimeout: o.duration("idle_timeout", 0), Lifetime: o.duration("lifetime", 0), Multiplex: o.boolean("multiplex", false),
+	}
+	o.finish(nil)
+	return w
 }
 
 // written reports whether a block holds faulty entries under one of the names: their own findings are enough then.
@@ -61,6 +74,10 @@ func (d *decoder) loadBalancer(o *object, lb *LoadBalancer) {
 	tcp := slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme == "tcp" })
 	if tcp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme != "tcp" && !strings.HasPrefix(s.Addr, "unix:") }) {
 		d.fail(CodeConflict, o.at, "the servers of %s are not all tcp backends, or all http backends", o.title)
+	}
+	web := slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.WebSocket })
+	if web && slices.ContainsFunc(lb.Servers, func(s Server) bool { return !s.WebSocket && !strings.HasPrefix(s.Addr, "unix:") }) {
+		d.fail(CodeConflict, o.at, "the servers of %s are not all ws and wss backends, or none of them", o.title).Hint = "write http:// and https:// where requests are served, too: WebSocket is passed on there as well"
 	}
 	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp)
 	if st := o.child("sticky"); st != nil {

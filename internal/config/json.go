@@ -143,7 +143,11 @@ func (s Server) canonicalURL() string {
 	if len(s.Addr) > 5 && s.Addr[:5] == "unix:" {
 		return s.Addr
 	}
-	return s.Scheme + "://" + s.Host + s.Base
+	scheme := s.Scheme
+	if s.WebSocket {
+		scheme = map[string]string{"http": "ws", "https": "wss"}[scheme]
+	}
+	return scheme + "://" + s.Host + s.Base
 }
 
 func serviceTree(s *Service) any {
@@ -184,6 +188,10 @@ func serviceTree(s *Service) any {
 			"ca_file": orNull(lb.Transport.CAFile), "server_name": orNull(lb.Transport.ServerName),
 			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": []string{"http/1.1"},
 			"send_proxy": when(lb.Transport.SendProxy > 0, fmt.Sprintf("v%d", lb.Transport.SendProxy)),
+		},
+		"websocket": tree{
+			"idle_timeout": when(s.WebSocket.IdleTimeout > 0, dur(s.WebSocket.IdleTimeout)),
+			"lifetime":     when(s.WebSocket.Lifetime > 0, dur(s.WebSocket.Lifetime)), "multiplex": s.WebSocket.Multiplex,
 		},
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,

@@ -71,15 +71,27 @@ func (c *serverConn) fill(x *exchange.Exchange, b []byte) {
 	}
 	r.Expect = h.expect
 	r.Upgrade = nil
-	if u := h.upgrade.of(b); h.upgradeOpt && h.proto == exchange.HTTP11 && exchange.EqualFold(u, "websocket") &&
-		string(r.Method) == "GET" && r.ContentLength == 0 {
-		r.Upgrade = u // every other protocol is left out, h2c among them
+	if !h.upgrade.empty() {
+		r.Upgrade = webSocketOf(&r.Fields)
 	}
 	r.Target = c.target(r, h.target.of(b))
 	r.Path, r.Query = r.Target, nil
 	if i := bytes.IndexByte(r.Target, '?'); i >= 0 {
 		r.Path, r.Query = r.Target[:i], r.Target[i+1:]
 	}
+}
+
+// webSocketOf returns websocket as it is spelled, if an Upgrade field lists it; every other protocol is left out, h2c
+// among them.
+func webSocketOf(f *exchange.Fields) []byte {
+	for v := range f.Values("upgrade") {
+		for protocol := range exchange.Tokens(v) {
+			if exchange.EqualFold(protocol, "websocket") {
+				return protocol
+			}
+		}
+	}
+	return nil
 }
 
 // target reduces the four forms of a request target (RFC 9112 §3.2) to a path and query; nil when it is none of them.

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
+	"github.com/sluice-proxy/sluice/internal/websocket"
 )
 
 // HTTP is the last handler of a route: it forwards.
@@ -31,6 +32,7 @@ type forward struct {
 	out []byte
 
 	method     []byte
+	key        []byte // Sec-WebSocket-Key that the backend is to accept; nil: no upgrade is asked for
 	body       []byte // inline body
 	streaming  bool   // the body is pumped
 	pump       pump
@@ -42,6 +44,9 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
+	if x.Request.Upgrade == nil && p.policy.WebSocketOnly {
+		return websocket.Required(x)
+	}
 	f := forwards.Get().(*forward)
 	f.backends, f.policy, f.x, f.method = p.backends, p.policy, x, x.Request.Method
 	f.body, f.streaming = f.inline()
@@ -51,7 +56,10 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 			f.rescue()
 		}
 	}()
-	err := f.run()
+	err := f.handshake()
+	if err == nil {
+		err = f.run()
+	}
 	done = true
 	f.recycle()
 	return err
@@ -63,7 +71,7 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 //go:noinline
 func (f *forward) recycle() {
 	out := f.out[:0]
-	if cap(out) > maxPooledOut {
+	if cap(out) == 0 || cap(out) > maxPooledOut {
 		out = make([]byte, 0, 2<<10)
 	}
 	tried := f.tried
@@ -167,7 +175,10 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 	if x.Gone() {
 		x.Guard.Ring(conn.CauseDeparted)
 	}
-	head, err := up.RoundTrip(f.out, f.body, f.method, x.Request.Upgrade != nil, &x.Response.Fields, f)
+	head, err := up.RoundTrip(f.out, f.body, f.method, f.key != nil, &x.Response.Fields, f)
+	if err == nil && head.Status == 101 {
+		err = f.accepted(head)
+	}
 	if err == nil {
 		f.note(head.Status, "")
 		return head, answered, nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/http1"
 )
 
@@ -40,7 +41,9 @@ type Policy struct {
 	StreamTotalTimeout  time.Duration
 	UpstreamErrorStatus int
 	PassHost            bool
-	SendProxy           int // version of the PROXY protocol header that connections begin with; 0 none
+	WebSocket           config.WebSocket
+	WebSocketOnly       bool // backends speak nothing else, or there are none
+	SendProxy           int  // version of the PROXY protocol header that connections begin with; 0 none
 }
 
 // Backend is one server of a service in one generation. Immutable.

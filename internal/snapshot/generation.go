@@ -21,12 +21,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
+	"github.com/sluice-proxy/sluice/internal/websocket"
 )
 
 // Deps is what a generation borrows from the process.
 type Deps struct {
 	Services *service.Registry
 	Limits   *middleware.Limits
+	Channels *websocket.Hub
 	Metrics  *telemetry.Metrics
 	// Access gets each exchange that has ended, when the configuration wants an access log.
 	Access *telemetry.AccessLog
@@ -172,7 +174,7 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		h, err := g.connPlan(r, b, m)
 		return plan{router: r.Name, conn: h, meter: m}, err
 	}
-	var h exchange.Handler = &accepted{next: proxy.New(b), meter: m}
+	var h exchange.Handler = &accepted{next: g.last(b), meter: m}
 	for _, name := range slices.Backward(r.Middlewares) {
 		cfg := g.Config.Middlewares[name]
 		if cfg == nil {
@@ -184,6 +186,16 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		}
 	}
 	return plan{router: r.Name, handler: h, meter: m}, nil
+}
+
+// last is the handler that answers for a service.
+func (g *Generation) last(b *service.Balancer) exchange.Handler {
+	h := proxy.New(b)
+	ws := &b.Policy().WebSocket
+	if !ws.Multiplex {
+		return h
+	}
+	return websocket.NewMultiplexer(g.deps.Channels, b.Name(), websocket.Bounds{Idle: ws.IdleTimeout, Lifetime: ws.Lifetime}, h)
 }
 
 // connPlan builds the handlers of a router of connections, from the last to the first.
