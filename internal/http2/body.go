@@ -26,7 +26,10 @@ type requestBody struct {
 	err      error // what follows the pieces; io.EOF at the end
 	trailers bool
 	begun    bool
-	stop     atomic.Bool
+	// onReceipt tells that the connection's credit is given back when bytes arrive and not when they are read: a tunnel that
+	// nobody reads holds none of it.
+	onReceipt bool
+	stop      atomic.Bool
 }
 
 // piece holds body bytes. Its size is a power of two, so that what lies in memory is at most twice what arrived, and
@@ -172,7 +175,7 @@ func (st *stream) ReleaseBody() {
 // there is a quarter of the window to tell of. The lock is held.
 func (st *stream) grant(n int) {
 	c, b := st.c, &st.body
-	c.grant(n)
+	st.refund(n)
 	if b.err != nil || st.closed || c.phase == closing {
 		return
 	}
@@ -211,7 +214,7 @@ func (st *stream) dropBody(sound bool) {
 		b.pieces = nil
 		b.stop.Store(true)
 		signal(st.readWake)
-		st.c.grant(n)
+		st.refund(n)
 		return
 	}
 	if b.cur != nil {
@@ -225,7 +228,14 @@ func (st *stream) dropBody(sound bool) {
 		b.pieces[i] = nil
 	}
 	b.pieces = b.pieces[:0]
-	st.c.grant(n)
+	st.refund(n)
+}
+
+// refund gives the connection's credit for n bytes back, unless that was done when they arrived. The lock is held.
+func (st *stream) refund(n int) {
+	if !st.body.onReceipt {
+		st.c.grant(n)
+	}
 }
 
 // InterruptBody makes a pending ReadBody fail.

@@ -252,17 +252,24 @@ func (c *serverConn) onData(f *frame) *connError {
 		return c.late(f.id, st)
 	}
 	b := &st.body
-	if b.receive -= size; b.receive < 0 {
+	if b.onReceipt {
 		c.grant(size)
+	}
+	if b.receive -= size; b.receive < 0 {
+		st.refund(size)
 		return c.fault(st, http2.ErrCodeFlowControl)
 	}
 	if b.got += int64(len(f.payload)); b.declared >= 0 && b.got > b.declared {
-		c.grant(size)
+		st.refund(size)
 		b.err = badBody("body is longer than Content-Length")
 		return c.fault(st, http2.ErrCodeProtocol)
 	}
 	b.add(f.payload)
-	st.grant(size - len(f.payload)) // also 0: what may still be sent has become less
+	if st.tunnel != nil {
+		st.tunnel.received(len(f.payload))
+	} else if !b.onReceipt {
+		st.grant(size - len(f.payload)) // also 0: what may still be sent has become less
+	}
 	if end {
 		st.endBody(false)
 	}

@@ -97,7 +97,10 @@ func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 	if st == nil || st.closed || st.remoteEnded {
 		return ignoredBlock, c.late(b.id, st)
 	}
-	if !b.end {
+	switch {
+	case st.tunnel != nil: // RFC 9113 §8.5
+		b.bad = "field block in a tunnel"
+	case !b.end:
 		b.bad = "trailers do not end the stream"
 	}
 	return trailerBlock, nil
@@ -227,7 +230,8 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st.window = c.firstWindow
-	st.body.declared, st.body.receive = b.head.length, streamWindow
+	st.body.declared, st.body.receive = b.head.length, c.set.streamWindow()
+	st.body.onReceipt = st.plainConnect()
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
 	}

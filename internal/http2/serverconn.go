@@ -179,7 +179,8 @@ func (c *serverConn) begin() *connError {
 	b := c.buffer()
 	b.b = appendSettings(b.b,
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.set.MaxStreams)},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(c.set.streamWindow())},
+		http2.Setting{ID: http2.SettingEnableConnectProtocol, Val: 1},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(min(c.set.MaxHeaderBytes+32*c.set.MaxHeaders, maxWindow))},
 	)
 	b.b = append4(b.b, http2.FrameWindowUpdate, 0, connWindow-firstConnWindow)
@@ -337,7 +338,7 @@ func (c *serverConn) end() {
 // for one is an answer of the handler that the client has seen through. The lock is held.
 func (c *serverConn) judge(st *stream) {
 	switch {
-	case st.takenBack:
+	case st.takenBack && st.tunnel == nil: // that is how many clients end a tunnel
 		if c.taken++; c.taken == resetsBorne*c.set.MaxStreams {
 			c.finalize(true)
 		}

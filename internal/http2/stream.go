@@ -1,7 +1,6 @@
 package http2
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +47,7 @@ type stream struct {
 	closed      bool // reset, by either side, or the connection is gone
 	takenBack   bool // reset by the client before our end was out
 	counted     bool // among the active ones
+	tunnel      *serverTunnel
 }
 
 var streamPool = sync.Pool{New: func() any {
@@ -81,7 +81,7 @@ func (st *stream) run() {
 	sound := st.serve()
 	st.guard.Disarm()
 	c.leave(st, sound)
-	if sound {
+	if sound && st.tunnel == nil { // who still holds the conn of a tunnel finds it closed
 		st.recycle()
 	}
 }
@@ -90,7 +90,7 @@ func (st *stream) run() {
 func (st *stream) serve() (sound bool) {
 	defer func() { _ = recover() }()
 	if st.refused == nil {
-		st.refused = precheck(&st.x.Request)
+		st.refused = precheck(&st.x.Request, st.c.set.Connect)
 	}
 	if st.refused != nil {
 		st.refuse(st.refused)
@@ -110,12 +110,14 @@ func (st *stream) refuse(err *exchange.Error) {
 }
 
 // precheck refuses what is refused before routing.
-func precheck(r *exchange.Request) *exchange.Error {
-	switch string(r.Method) {
-	case "CONNECT":
-		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
-	case "TRACE":
+func precheck(r *exchange.Request, connect bool) *exchange.Error {
+	switch method := string(r.Method); {
+	case method == "CONNECT":
+		return precheckConnect(r, connect)
+	case method == "TRACE":
 		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "TRACE is not allowed")
+	case connect:
+		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "CONNECT required")
 	}
 	return nil
 }
@@ -136,6 +138,9 @@ func (c *serverConn) leave(st *stream, sound bool) {
 	}
 	st.uncount()
 	st.dropBody(sound)
+	if st.tunnel != nil {
+		st.close(false)
+	}
 	delete(c.streams, st.id)
 	c.judge(st)
 	switch {
@@ -190,7 +195,7 @@ func (st *stream) close(departed bool) {
 
 // sendable reports whether more can be sent. The lock is held.
 func (st *stream) sendable() bool {
-	return !st.closed && !st.timedOut.Load() && st.c.phase != closing
+	return !st.closed && !st.timedOut.Load() && st.c.phase != closing && (st.tunnel == nil || !st.tunnel.conn.write.passed.Load())
 }
 
 // recycle makes the stream ready for another exchange. One whose handler has panicked never gets here.
@@ -229,10 +234,5 @@ func (st *stream) onTick(k *conn.Clock) {
 
 // Abort leaves the response as it is: a stream that is left before its end is out is reset.
 func (st *stream) Abort() {}
-
-// Takeover fails: a stream cannot be given away.
-func (st *stream) Takeover() (conn.Conn, error) {
-	return nil, errors.New("an HTTP/2 stream cannot be taken over")
-}
 
 var _ exchange.Downstream = (*stream)(nil)

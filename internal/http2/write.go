@@ -212,7 +212,7 @@ func (st *stream) giveUp() {
 func (st *stream) sleep() {
 	c := st.c
 	c.flush()
-	if !st.timed {
+	if st.tunnel == nil && !st.timed { // a tunnel has deadlines
 		st.timed, st.shared, st.moved = true, false, c.moved
 		st.write.Arm((*writeSide)(st), st.set.WriteIdleTimeout)
 	}

@@ -44,8 +44,12 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
-	if x.Request.Upgrade == nil && p.policy.WebSocketOnly {
+	switch {
+	case x.Request.Upgrade != nil:
+	case p.policy.WebSocketOnly:
 		return websocket.Required(x)
+	case string(x.Request.Method) == "CONNECT":
+		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
 	}
 	f := forwards.Get().(*forward)
 	f.backends, f.policy, f.x, f.method = p.backends, p.policy, x, x.Request.Method
