@@ -180,7 +180,7 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 		x.Guard.Ring(conn.CauseDeparted)
 	}
 	head, err := up.RoundTrip(f.out, f.body, f.method, f.key != nil, &x.Response.Fields, f)
-	if err == nil && head.Status == 101 {
+	if err == nil && f.key != nil {
 		err = f.accepted(head)
 	}
 	if err == nil {

@@ -43,8 +43,15 @@ func (f *forward) appendUpgrade(b []byte) []byte {
 	return append(append(b, f.x.Request.Upgrade...), "\r\n"...)
 }
 
-// accepted reports what is wrong with a 101.
+// accepted reports what is wrong with the answer to a handshake. Over HTTP/2 any status of success says that the session is
+// open, so that there only a 101 may become one.
 func (f *forward) accepted(head http1.Head) error {
+	switch {
+	case head.Status >= 200 && head.Status < 300 && f.x.Request.Protocol == exchange.HTTP2:
+		return fmt.Errorf("%w: status %d to a handshake", http1.ErrBadResponse, head.Status)
+	case head.Status != 101:
+		return nil
+	}
 	err := websocket.Verify(f.key, &f.x.Request.Fields, &f.x.Response.Fields)
 	if !exchange.EqualFold(head.Upgrade, "websocket") {
 		err = errors.New("101 for another protocol")
