@@ -94,7 +94,7 @@ func (f *forward) session(head http1.Head) error {
 	x.Record.BytesOut += done.BtoA
 	bounds.Record(&x.Record, cause, time.Since(since))
 	if websocket.Ours(cause) && !done.BEnded && frames.Between() {
-		websocket.Dismiss(down)
+		websocket.Dismiss(down, websocket.GoingAway)
 	}
 	_ = down.Close()
 	f.releaseConn(false)

@@ -67,6 +67,5 @@ func (f *Frames) Lose() { f.lost = true }
 // Between reports whether a frame of one's own may be sent now: the last one is complete and was not a close frame.
 func (f *Frames) Between() bool { return !f.lost && !f.closed && f.have == 0 && f.left == 0 }
 
-// GoingAway is a close frame from a server with code 1001 (RFC 6455 section 7.4.1), as it ends a session that neither
-// side has ended.
-var GoingAway = []byte{0x80 | opClose, 2, 1001 >> 8, 1001 & 0xff}
+// closeFrame is a close frame from a server (RFC 6455 section 5.5.1).
+func closeFrame(code uint16) []byte { return []byte{0x80 | opClose, 2, byte(code >> 8), byte(code)} }

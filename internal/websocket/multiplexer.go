@@ -52,50 +52,55 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 		return err
 	}
 	x.Upgraded()
-	m.session(ws, l)
+	code := m.session(ws, l)
 	cause := x.Guard.Disarm()
+	if Ours(cause) {
+		code = GoingAway
+	}
 	x.Record.BytesIn += l.in.Load()
 	x.Record.BytesOut += l.out.Load()
 	m.bounds.Record(&x.Record, cause, time.Since(since))
-	if Ours(cause) && l.sent.Between() {
-		Dismiss(l.Conn)
+	if code != 0 && l.sent.Between() {
+		Dismiss(l.Conn, code)
 	}
 	_ = l.Conn.Close()
 	return nil
 }
 
-// session reads what the client says, while another goroutine sends what others say, until either cannot.
-func (m *Multiplexer) session(ws *wslib.Conn, l *leg) {
+// session reads what the client says, while another goroutine sends what others say, until either cannot. It returns the
+// code that the client is still to be told; 0 none.
+func (m *Multiplexer) session(ws *wslib.Conn, l *leg) (code uint16) {
 	ws.SetReadLimit(maxMessage)
 	c := m.hub.join(m.service)
 	over := make(chan struct{})
 	var sending sync.WaitGroup
 	sending.Go(func() { c.send(ws, over) })
-	c.receive(ws)
+	code = c.receive(ws)
 	c.leave()
 	close(over)
 	l.Interrupt() // a message that is being sent to who takes none
 	sending.Wait()
 	_ = ws.CloseNow()
+	return code
 }
 
-// receive carries out messages until the session ends. The reply comes before the next message is read.
-func (c *client) receive(ws *wslib.Conn) {
+// receive carries out messages until the session ends, and returns what session does. The reply comes before the next
+// message is read.
+func (c *client) receive(ws *wslib.Conn) (code uint16) {
 	for {
 		kind, message, err := ws.Read(context.Background())
 		if err != nil {
-			return
+			return 0
 		}
 		reply := "_error:invalid message format"
 		if kind == wslib.MessageText {
 			if !utf8.Valid(message) { // passed on it would end the sessions of others
-				_ = ws.Close(wslib.StatusInvalidFramePayloadData, "")
-				return
+				return notText
 			}
 			reply = c.command(message)
 		}
 		if reply != "" && write(ws, []byte(reply)) != nil {
-			return
+			return 0
 		}
 	}
 }

@@ -43,13 +43,19 @@ const (
 	maxGoodbye = 1 << 20
 )
 
-// Dismiss tells a client that stands between two frames that the gateway ends the session (1001), and gives it a moment
-// to end its side: closing with bytes unread would discard what it is told. Closing the connection is the caller's.
-func Dismiss(c conn.Conn) {
+// Close codes that the gateway sends (RFC 6455 section 7.4.1).
+const (
+	GoingAway = 1001
+	notText   = 1007
+)
+
+// Dismiss tells a client that stands between two frames why the gateway ends the session, and gives it a moment to end its
+// side: closing with bytes unread would discard what it is told. Closing the connection is the caller's.
+func Dismiss(c conn.Conn, code uint16) {
 	if c.SetDeadline(time.Now().Add(goodbye)) != nil {
 		return
 	}
-	if _, err := c.Write(GoingAway); err != nil {
+	if _, err := c.Write(closeFrame(code)); err != nil {
 		return
 	}
 	if w, ok := c.(conn.CloseWriter); ok && w.CloseWrite() != nil {
