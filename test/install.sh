@@ -9,7 +9,9 @@
 #   Go      pebble, in .cache/bin:    an ACME certification authority
 #           h2spec, in .cache/bin:    the HTTP/2 conformance tester, as tools/go.mod has it
 #   Python  openai, in .cache/venv:   the official client, as users run it
+#           websockets, there too:    WebSocket in Python
 #   Node    openai, in .cache/node:   the same for JavaScript
+#           ws, in .cache/node-ws:    WebSocket in JavaScript
 #
 # With CI set in the environment a program that cannot be installed is an error;
 # elsewhere it is reported, and the tests that need it skip with a reason.
@@ -17,7 +19,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python_openai=2.47.0
+python_websockets=17.4
 node_openai=6.49.0
+node_ws=8.23.0
 pebble=2.10.3
 problems=0
 
@@ -115,6 +119,19 @@ if [ ! -e "$stamp" ] && have python3; then
 	fi
 fi
 
+# --- Python: websockets ------------------------------------------------------
+
+stamp="$venv/websockets-$python_websockets"
+if [ ! -e "$stamp" ] && [ -e "$venv/bin/python" ]; then
+	say "installing Python websockets==$python_websockets into $venv"
+	if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "websockets==$python_websockets" &&
+		"$venv/bin/python" -c "import websockets.asyncio.client"; then
+		touch "$stamp"
+	else
+		problem "Python websockets==$python_websockets"
+	fi
+fi
+
 # --- Node: openai ------------------------------------------------------------
 
 node_dir=.cache/node
@@ -129,6 +146,23 @@ if [ ! -e "$stamp" ] && have npm; then
 		touch "$stamp"
 	else
 		problem "Node openai@$node_openai"
+	fi
+fi
+
+# --- Node: ws ----------------------------------------------------------------
+
+ws_dir=.cache/node-ws
+stamp="$ws_dir/ws-$node_ws"
+if [ ! -e "$stamp" ] && have npm; then
+	say "installing Node ws@$node_ws into $ws_dir"
+	rm -rf "$ws_dir"
+	mkdir -p "$ws_dir"
+	printf '{"name":"sluice-peers-ws","private":true,"type":"module","dependencies":{"ws":"%s"}}\n' "$node_ws" >"$ws_dir/package.json"
+	if (cd "$ws_dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
+		(cd "$ws_dir" && node -e "import('ws').then(() => {}, () => process.exit(1))"); then
+		touch "$stamp"
+	else
+		problem "Node ws@$node_ws"
 	fi
 fi
 
