@@ -17,6 +17,9 @@ import (
 func (c *serverConn) serveOne() {
 	x := c.x
 	c.settle()
+	if !c.head.upgrade.empty() {
+		c.fit()
+	}
 	b := c.in[c.r:c.w]
 	x.Request.Fields.Rebase(b) // waiting for the body may have moved the head
 	c.fill(x, b)
@@ -249,6 +252,10 @@ func (c *serverConn) Takeover() (conn.Conn, error) {
 	c.r = c.w
 	if c.body.stop.Swap(false) {
 		c.allowReads()
+	}
+	if c.outp != nil { // nothing more is sent from here
+		outPool.Put(c.outp)
+		c.outp = nil
 	}
 	c.resp.done, c.resp.close = true, true
 	return conn.WithPrefix(c.c, pre), nil
