@@ -224,18 +224,26 @@ func (h *requestHead) lengthField(v string) {
 		h.bad = "more than one Content-Length"
 		return
 	}
-	if v == "" || len(v) > maxLengthDigits {
+	n, ok := parseLength(v)
+	if !ok {
 		h.refuse(badHead("Content-Length is not a plain number"))
 		return
 	}
-	h.length = 0
+	h.length = n
+}
+
+// parseLength accepts one plain number.
+func parseLength(v string) (n int64, ok bool) {
+	if v == "" || len(v) > maxLengthDigits {
+		return 0, false
+	}
 	for i := range len(v) {
 		if !digit(v[i]) {
-			h.refuse(badHead("Content-Length is not a plain number"))
-			return
+			return 0, false
 		}
-		h.length = h.length*10 + int64(v[i]-'0')
+		n = n*10 + int64(v[i]-'0')
 	}
+	return n, true
 }
 
 // line writes a field line.
@@ -253,8 +261,13 @@ func (h *requestHead) line(name, value string) {
 		h.refuse(exchange.Reject(431, exchange.CodeHeaderTooLarge, "Too many request header fields"))
 		return
 	}
-	l := exchange.RawLine{Start: len(st.block)}
-	b := append(st.block, name...)
+	st.block = appendLine(st.block, &st.x.Request.Fields, name, value)
+}
+
+// appendLine writes a field line as HTTP/1.1 does, and adds it to f.
+func appendLine(b []byte, f *exchange.Fields, name, value string) []byte {
+	l := exchange.RawLine{Start: len(b)}
+	b = append(b, name...)
 	l.NameEnd = len(b)
 	l.ID = exchange.KnownField(b[l.Start:])
 	b = append(b, ": "...)
@@ -263,8 +276,8 @@ func (h *requestHead) line(name, value string) {
 	l.ValueEnd = len(b)
 	b = append(b, "\r\n"...)
 	l.End = len(b)
-	st.block = b
-	st.x.Request.Fields.AppendLine(l)
+	f.AppendLine(l)
+	return b
 }
 
 // finish completes the head. Unless it is bad, the request is filled in; if it is refused, with nothing but its protocol.

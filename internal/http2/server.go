@@ -68,3 +68,5 @@ func NewServer(s *Settings, clock *conn.Clock) *Server {
 
 // Update replaces the settings: the next stream of every connection uses them.
 func (s *Server) Update(n *Settings) { s.settings.Store(n.withDefaults()) }
+
+func (s *Server) writeLimit() time.Duration { return s.settings.Load().WriteIdleTimeout }

@@ -123,6 +123,18 @@ func (c *StreamConn) CloseWrite() error {
 // Close ends both directions.
 func (c *StreamConn) Close() error { return c.shut(http2.ErrCodeCancel) }
 
+// CloseBoth is Close as that of a socket: what was sent is properly ended first, unless a write is under way.
+func (c *StreamConn) CloseBoth() error {
+	if c.writing.TryLock() {
+		if !c.ended && !c.closed.Load() {
+			c.ended = true
+			_ = c.end.endTunnel()
+		}
+		c.writing.Unlock()
+	}
+	return c.Close()
+}
+
 // Abort ends both directions as a connection does that has failed (RFC 9113 §8.5).
 func (c *StreamConn) Abort() error { return c.shut(http2.ErrCodeConnect) }
 

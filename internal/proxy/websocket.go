@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/websocket"
 )
@@ -45,10 +44,10 @@ func (f *forward) appendUpgrade(b []byte) []byte {
 
 // accepted reports what is wrong with the answer to a handshake. Over HTTP/2 any status of success says that the session is
 // open, so that there only a 101 may become one.
-func (f *forward) accepted(head http1.Head) error {
+func (f *forward) accepted(head exchange.Head) error {
 	switch {
 	case head.Status >= 200 && head.Status < 300 && f.x.Request.Protocol == exchange.HTTP2:
-		return fmt.Errorf("%w: status %d to a handshake", http1.ErrBadResponse, head.Status)
+		return fmt.Errorf("%w: status %d to a handshake", exchange.ErrBadResponse, head.Status)
 	case head.Status != 101:
 		return nil
 	}
@@ -57,13 +56,13 @@ func (f *forward) accepted(head http1.Head) error {
 		err = errors.New("101 for another protocol")
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %v", http1.ErrBadResponse, err)
+		return fmt.Errorf("%w: %v", exchange.ErrBadResponse, err)
 	}
 	return nil
 }
 
 // session relays bytes both ways after a 101, until both sides have ended.
-func (f *forward) session(head http1.Head) error {
+func (f *forward) session(head exchange.Head) error {
 	x := f.x
 	bounds := websocket.Bounds{Idle: f.policy.WebSocket.IdleTimeout, Lifetime: f.policy.WebSocket.Lifetime}
 	if x.Request.Protocol == exchange.HTTP2 { // its stream is open by a status of success

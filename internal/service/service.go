@@ -13,11 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/http1"
 )
-
-// Pool is the connections to one backend, as forwarding code sees it.
-type Pool = http1.Pool
 
 // State is what is known of a backend's health.
 type State uint32
