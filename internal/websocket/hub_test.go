@@ -80,8 +80,10 @@ func TestChannelLimit(t *testing.T) {
 		}
 	}
 	for _, row := range [][2]string{
-		{"_sub:more", "_error:max channels (64) reached"}, {"_sub:0", "_ok:already subscribed to 0"},
-		{"_unsub:0", "_ok:unsubscribed from 0"}, {"_sub:more", "_ok:subscribed to more"},
+		{"_sub:more", "_error:max channels (64) reached"},
+		{"_sub:0", "_ok:already subscribed to 0"},
+		{"_unsub:0", "_ok:unsubscribed from 0"},
+		{"_sub:more", "_ok:subscribed to more"},
 	} {
 		if got := c.Command(row[0]); got != row[1] {
 			t.Errorf("%s: %q, want %q", row[0], got, row[1])
