@@ -39,6 +39,14 @@ func (c *serverConn) serveOne() {
 	}
 }
 
+// fit moves what has been received to a buffer of its size: a head that asks for an upgrade is kept for as long as that
+// lasts.
+func (c *serverConn) fit() {
+	fits := append([]byte(nil), c.in[c.r:c.w]...)
+	c.freeIn()
+	c.in, c.r, c.w = fits, 0, len(fits)
+}
+
 // handleError lets the handler see a request that the engine refuses, so that it is recorded like every other.
 func (c *serverConn) handleError(x *exchange.Exchange, err *exchange.Error) {
 	if r, ok := c.set.Handler.(exchange.Refuser); ok {

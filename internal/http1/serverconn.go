@@ -356,14 +356,6 @@ func (c *serverConn) ensure(n int) {
 	c.in = grown
 }
 
-// fit moves what has been received to a buffer of its size: a head that asks for an upgrade is kept for as long as that
-// lasts.
-func (c *serverConn) fit() {
-	fits := append([]byte(nil), c.in[c.r:c.w]...)
-	c.freeIn()
-	c.in, c.r, c.w = fits, 0, len(fits)
-}
-
 // preface hands a connection over that speaks HTTP/2, once all of the preface is here.
 func (c *serverConn) preface(b []byte) verdict {
 	if len(b) < len(preface) {

@@ -61,9 +61,6 @@ func (f *Frames) begin() {
 	f.have = 0
 }
 
-// Lose tells that what follows is not known.
-func (f *Frames) Lose() { f.lost = true }
-
 // Between reports whether a frame of one's own may be sent now: the last one is complete and was not a close frame.
 func (f *Frames) Between() bool { return !f.lost && !f.closed && f.have == 0 && f.left == 0 }
 
