@@ -310,7 +310,7 @@ func TestKF_WS_07(t *testing.T) {
 		},
 		Certificates: []tls.Certificate{pair},
 	})
-	services := strings.Replace(echo("wss://"+front, ""), " load_balancer", fmt.Sprintf(" transport {\n  ca_file = %q\n  server_name = \"gateway.test\"\n }\n load_balancer", certFile), 1)
+	services := strings.Replace(echo("wss://"+front, ""), " load_balancer", fmt.Sprintf(" transport {\n  ca_file = %q\n  server_name = \"gateway.test\"\n  alpn = [\"h2\", \"http/1.1\"]\n }\n load_balancer", certFile), 1)
 	overCarriers(t, func(t *testing.T) string { return both(t, services) }, func(t *testing.T, g *gatewaytest.Gateway, c carrier) {
 		s := c.accepted(t, g, "/upgrade")
 		s.echoes("hello")
