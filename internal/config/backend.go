@@ -8,18 +8,23 @@ import (
 
 // otherSchemes are backend schemes that the language knows and this release does not dial.
 var otherSchemes = map[string]string{
-	"ws": "a ws:// backend is", "wss": "a wss:// backend is",
 	"udp": "a udp:// backend is",
 }
 
 // isStream reports whether a scheme names backends of connections: bytes as they come, or inside TLS.
 func isStream(scheme string) bool { return scheme == "tcp" || scheme == "tls" }
 
+// webSocketSchemes are those of backends that speak nothing but WebSocket, and what carries it (RFC 6455 section 3).
+var webSocketSchemes = map[string]string{"ws": "http", "wss": "https"}
+
 // backend decodes the URL of a server into s. It reports and returns false when it cannot be used.
 func (d *decoder) backend(t text, title string, s *Server) bool {
 	s.URL = t.s
 	scheme, rest, found := strings.Cut(t.s, ":")
 	scheme = strings.ToLower(scheme)
+	if carrier := webSocketSchemes[scheme]; carrier != "" && strings.HasPrefix(rest, "//") {
+		scheme, s.WebSocket = carrier, true
+	}
 	switch {
 	case !found:
 		return d.badURL(t, title, "needs a scheme and a host", `write "http://host:port"`)
@@ -27,12 +32,12 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.unixBackend(t, title, rest, s)
 	case scheme == "http" || scheme == "https" || scheme == "h2c" || isStream(scheme) && strings.HasPrefix(rest, "//"):
 	case otherSchemes[scheme] != "" && strings.HasPrefix(rest, "//"):
-		d.later(t.at, otherSchemes[scheme], "this release dials http://, https://, h2c://, tcp://, tls:// and unix: backends")
+		d.later(t.at, otherSchemes[scheme], "this release dials http://, https://, h2c://, ws://, wss://, tcp://, tls:// and unix: backends")
 		return false
 	case strings.HasPrefix(t.s, "[") || isPort(rest) && isHost(scheme):
 		scheme, rest = "tcp", "//"+t.s // where no protocol is spoken none need be named
 	default:
-		return d.badURL(t, title, "must begin with http://, https://, h2c://, tcp://, tls:// or unix:", "")
+		return d.badURL(t, title, "must begin with http://, https://, h2c://, ws://, wss://, tcp://, tls:// or unix:", "")
 	}
 	authority, ok := strings.CutPrefix(rest, "//")
 	if !ok {

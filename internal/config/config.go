@@ -223,6 +223,7 @@ type Service struct {
 	Name         string
 	Pos          acl.Span
 	LoadBalancer LoadBalancer
+	WebSocket    WebSocket
 	Connect      *Connect // where CONNECTs lead; nil: to the load balancer's backends
 
 	// The rest is decoded, and refused in this release.
@@ -231,6 +232,15 @@ type Service struct {
 	Revisions []Revision
 	Scaling   *Scaling
 	Rollout   *Rollout
+}
+
+// WebSocket is how sessions of a service are conducted after the handshake.
+type WebSocket struct {
+	IdleTimeout time.Duration // nothing moves in either direction; 0, the default, is no bound
+	Lifetime    time.Duration // from the handshake; 0, the default, is no bound
+	// Multiplex has the gateway itself answer handshakes, and pass messages among their clients by named channels. No
+	// backend is asked then.
+	Multiplex bool
 }
 
 // Strategy chooses among the backends of a service.
@@ -270,7 +280,9 @@ type Server struct {
 	Host   string // authority to send when PassHost is false, and the TLS server name's source
 	Base   string // base path without trailing slash; "" when none
 	Weight int    // default 1; 0 never gets traffic
-	Target *Target
+	// WebSocket says that the URL begins with ws:// or wss://: nothing else is spoken there. Scheme is what carries it.
+	WebSocket bool
+	Target    *Target
 }
 
 // HealthCheck is the active probe of a service.

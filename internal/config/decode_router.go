@@ -199,12 +199,18 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 		d.fail(CodeConflict, lb.SendProxyPos, "send_proxy of services %s has no effect on %s: its connections to backends serve many clients", strconv.Quote(s.Name), title).Hint = "backends of http routers learn the client from X-Forwarded-For"
 		return
 	}
+	if r.Protocol != HTTP && s.WebSocket.Multiplex {
+		d.fail(CodeConflict, s.Pos, "%s sends connections to services %s, whose websocket { multiplex } serves requests", title, strconv.Quote(s.Name))
+		return
+	}
 	for _, srv := range s.LoadBalancer.Servers {
 		switch {
 		case r.Protocol == HTTP && isStream(srv.Scheme):
 			d.fail(CodeConflict, srv.Pos, "%s sends requests to services %s, whose backends name no protocol", title, strconv.Quote(s.Name)).Hint = `write "http://host:port"`
 		case r.Protocol == TCP && srv.Scheme == "https":
 			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak HTTP over TLS", title, strconv.Quote(s.Name)).Hint = `write "tls://host:port" for TLS around the bytes of connections`
+		case r.Protocol == TCP && srv.WebSocket:
+			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak WebSocket", title, strconv.Quote(s.Name)).Hint = `write "tcp://host:port"`
 		case r.Protocol == TCP && srv.Scheme == "h2c":
 			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak HTTP/2", title, strconv.Quote(s.Name)).Hint = `write "tcp://host:port"`
 		case r.Protocol == TCP && srv.Base != "":

@@ -23,12 +23,13 @@ func (d *decoder) service(name string, o *object) *Service {
 	lb.UpstreamErrorStatus = d.upstreamErrorStatus(o)
 	lb.PassHost = o.boolean("pass_host", true)
 	d.transport(o.child("transport"), lb)
+	s.WebSocket = webSocket(o.child("websocket"))
 	s.Connect = d.connect(o.child("connect"))
 	if s.Connect != nil && block != nil {
 		d.fail(CodeConflict, s.Connect.Pos, "%s has a load_balancer, and cannot lead elsewhere by connect", o.title)
 	}
 	d.plannedService(o, s)
-	if len(lb.Servers) == 0 && s.Connect == nil && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
+	if len(lb.Servers) == 0 && s.Connect == nil && !s.WebSocket.Multiplex && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
 		o.missing("load_balancer { servers … }", `write load_balancer { servers { url = "http://host:port" } }`)
 	}
 	if len(lb.Servers) > 0 && !slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Weight > 0 }) {
@@ -36,6 +37,18 @@ func (d *decoder) service(name string, o *object) *Service {
 	}
 	o.finish(nil)
 	return s
+}
+
+// webSocket decodes the bounds of sessions.
+func webSocket(o *object) WebSocket {
+	if o == nil {
+		return WebSocket{}
+	}
+	w := WebSocket{
+		IdleTimeout: o.duration("idle_timeout", 0), Lifetime: o.duration("lifetime", 0), Multiplex: o.boolean("multiplex", false),
+	}
+	o.finish(nil)
+	return w
 }
 
 // written reports whether a block holds faulty entries under one of the names: their own findings are enough then.
@@ -65,6 +78,10 @@ func (d *decoder) loadBalancer(o *object, lb *LoadBalancer) {
 	tcp := slices.ContainsFunc(lb.Servers, func(s Server) bool { return isStream(s.Scheme) })
 	if tcp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return !isStream(s.Scheme) && !strings.HasPrefix(s.Addr, "unix:") }) {
 		d.fail(CodeConflict, o.at, "the servers of %s are not all tcp backends, or all http backends", o.title)
+	}
+	web := slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.WebSocket })
+	if web && slices.ContainsFunc(lb.Servers, func(s Server) bool { return !s.WebSocket && !strings.HasPrefix(s.Addr, "unix:") }) {
+		d.fail(CodeConflict, o.at, "the servers of %s are not all ws and wss backends, or none of them", o.title).Hint = "write http:// and https:// where requests are served, too: WebSocket is passed on there as well"
 	}
 	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp)
 	if st := o.child("sticky"); st != nil {

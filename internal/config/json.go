@@ -144,7 +144,11 @@ func (s Server) canonicalURL() string {
 	if len(s.Addr) > 5 && s.Addr[:5] == "unix:" {
 		return s.Addr
 	}
-	return s.Scheme + "://" + s.Host + s.Base
+	scheme := s.Scheme
+	if s.WebSocket {
+		scheme = map[string]string{"http": "ws", "https": "wss"}[scheme]
+	}
+	return scheme + "://" + s.Host + s.Base
 }
 
 // protocol is what the probe speaks, in the words of the configuration; nil when it only connects.
@@ -199,6 +203,10 @@ func serviceTree(s *Service) any {
 			"ping_interval": when(lb.Transport.PingInterval > 0, dur(lb.Transport.PingInterval)), "max_age": when(lb.Transport.MaxAge > 0, dur(lb.Transport.MaxAge)),
 			"max_requests": when(lb.Transport.MaxRequests > 0, lb.Transport.MaxRequests),
 			"send_proxy":   when(lb.Transport.SendProxy > 0, fmt.Sprintf("v%d", lb.Transport.SendProxy)),
+		},
+		"websocket": tree{
+			"idle_timeout": when(s.WebSocket.IdleTimeout > 0, dur(s.WebSocket.IdleTimeout)),
+			"lifetime":     when(s.WebSocket.Lifetime > 0, dur(s.WebSocket.Lifetime)), "multiplex": s.WebSocket.Multiplex,
 		},
 		"connect": connectTree(s.Connect),
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),

@@ -18,6 +18,8 @@ type Pace struct {
 	Idle time.Duration
 	// HalfClosed holds instead of Idle once one direction has ended; 0 is no bound.
 	HalfClosed time.Duration
+	// ToA is told of the bytes that a has taken, in their order; nil: nobody. It must not keep them.
+	ToA func(p []byte)
 }
 
 // Relayed is what a relay has moved, and how it ended.
@@ -88,6 +90,14 @@ func (r *relay) look() {
 	}
 }
 
+// taken tells that dst has taken p.
+func (r *relay) taken(dst Conn, p []byte) {
+	if r.pace.ToA != nil && dst == r.ends[0] {
+		r.pace.ToA(p)
+	}
+	r.look()
+}
+
 // fail ends both directions because of c.
 func (r *relay) fail(c Conn, err error) {
 	r.once.Do(func() { r.done.Err, r.done.AFailed = err, c == r.ends[0] })
@@ -98,11 +108,12 @@ func (r *relay) fail(c Conn, err error) {
 // copy moves first, which has been read already, and then all bytes of src to dst, and ends dst's receiving of them.
 func (r *relay) copy(dst, src Conn, first []byte) int64 {
 	if len(first) > 0 {
-		if _, err := dst.Write(first); err != nil {
+		n, err := dst.Write(first)
+		r.taken(dst, first[:n])
+		if err != nil {
 			r.fail(dst, err)
 			return 0
 		}
-		r.look()
 	}
 	n, ok := r.copyRaw(dst, src)
 	if !ok {
@@ -132,12 +143,13 @@ func (r *relay) copyPlain(dst, src Conn) int64 {
 	for {
 		k, err := src.Read(*bp)
 		if k > 0 {
-			if _, werr := dst.Write((*bp)[:k]); werr != nil {
+			w, werr := dst.Write((*bp)[:k])
+			r.taken(dst, (*bp)[:w])
+			if werr != nil {
 				r.fail(dst, werr)
 				return n
 			}
 			n += int64(k)
-			r.look()
 		}
 		if err == io.EOF {
 			r.ended(dst)

@@ -71,12 +71,12 @@ func (c *rawCopy) run() {
 		case len(c.rest) > 0:
 			n, err := c.dst.Write(c.rest)
 			c.n += int64(n)
+			c.relay.taken(c.dst, c.rest[:n])
 			if err != nil {
 				c.relay.fail(c.dst, err)
 				return
 			}
 			c.rest = nil
-			c.relay.look()
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (c *rawCopy) step(fd int) bool {
 			return true
 		}
 		c.n += int64(m)
-		c.relay.look()
+		c.relay.taken(c.dst, (*bp)[:m])
 		if m < n {
 			c.rest = append([]byte(nil), (*bp)[m:n]...) // exactly: dst may take its time
 			return true

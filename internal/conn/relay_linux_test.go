@@ -1,6 +1,7 @@
 package conn_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -71,6 +72,28 @@ func relayedRaw(t testing.TB, pace conn.Pace) (a, b *net.TCPConn, guard *conn.Al
 			t.Fatal("the relay goes on")
 			return conn.Relayed{}
 		}
+	}
+}
+
+// What a has taken is told in its order, also by sockets that are full, and nothing of what b takes.
+func TestRelayTells(t *testing.T) {
+	var told bytes.Buffer
+	a, b, _, result := relayedRaw(t, conn.Pace{ToA: func(p []byte) { told.Write(p) }})
+	sent := make([]byte, 4<<20)
+	for i := range sent {
+		sent[i] = byte(i * i >> 7)
+	}
+	var both sync.WaitGroup
+	both.Go(func() { _, _ = b.Write(sent); _ = b.CloseWrite() })
+	both.Go(func() { _, _ = a.Write([]byte("not told")); _ = a.CloseWrite() })
+	got, err := io.ReadAll(a)
+	if err != nil || !bytes.Equal(got, sent) {
+		t.Fatalf("%d bytes, %v", len(got), err)
+	}
+	_, _ = io.Copy(io.Discard, b)
+	both.Wait()
+	if r := result(); r.Err != nil || !bytes.Equal(told.Bytes(), sent) {
+		t.Errorf("told of %d bytes; %+v", told.Len(), r)
 	}
 }
 

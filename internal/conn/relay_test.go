@@ -42,6 +42,25 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// What a has taken is told, what was read before and what was written in part included.
+func TestRelayTellsPlain(t *testing.T) {
+	a, a2 := conn.Pipe()
+	b, b2 := conn.Pipe()
+	var told bytes.Buffer
+	done := make(chan conn.Relayed, 1)
+	go func() {
+		done <- conn.Relay(a2, conn.WithPrefix(b2, []byte("before, ")), conn.Pace{ToA: func(p []byte) { told.Write(p) }})
+	}()
+	b.Write([]byte("behind"))
+	b.CloseWrite()
+	got, err := io.ReadAll(a)
+	a.Write([]byte("not told"))
+	a.CloseWrite()
+	if r := <-done; string(got) != "before, behind" || err != nil || told.String() != string(got) || r.Err != nil {
+		t.Errorf("%q, %v; told %q; %+v", got, err, told.String(), r)
+	}
+}
+
 func TestRelayEndsBothOnFailure(t *testing.T) {
 	a, b, result := relayed(t)
 	a.Write([]byte("hello"))

@@ -19,6 +19,14 @@ func (x *Exchange) BeginConn(guard *conn.Alarm, info *conn.Info, now time.Time) 
 	x.Request.Protocol = TCP
 }
 
+// Upgraded tells that the connection has switched protocols and belongs to a handler now, after Takeover.
+func (x *Exchange) Upgraded() {
+	x.Record.Upgraded = true
+	if x.Watch != nil {
+		x.Watch.Upgraded(x)
+	}
+}
+
 // Connected tells that bytes move both ways from now on: the commit point of a connection, after which an error ends a
 // stream.
 func (x *Exchange) Connected() {

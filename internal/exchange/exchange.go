@@ -47,10 +47,12 @@ type BodyFilter interface {
 	Filter(dst, chunk []byte, last bool) ([]byte, error)
 }
 
-// Watcher is told when the first response body byte is about to be sent, once an exchange; Record.FirstByteAt is set.
-// It must not block.
+// Watcher is told of moments of an exchange, each of which comes at most once. It must not block.
 type Watcher interface {
+	// FirstByte tells that the first response body byte is about to be sent; Record.FirstByteAt is set.
 	FirstByte(x *Exchange)
+	// Upgraded tells that the connection has switched protocols; Record.Upgraded is set.
+	Upgraded(x *Exchange)
 }
 
 // Protocol is the HTTP version spoken with the client, or TCP for a connection whose bytes are not read as requests.
@@ -82,7 +84,8 @@ type Request struct {
 	ContentLength int64
 	// Expect is set when the client waits for 100 (Continue) before it sends the body.
 	Expect bool
-	// Upgrade is the protocol that a well-formed HTTP/1.1 upgrade request asks for; nil otherwise.
+	// Upgrade is "websocket" as the client spells it, when it asks for that; nil otherwise. That the rest of the request
+	// goes with it is not said: who acts on it judges that.
 	Upgrade []byte
 	// Rewritten is set by handlers that changed Path or Query: the rewritten form is then sent, not Target.
 	Rewritten bool
@@ -98,7 +101,7 @@ type Response struct {
 	ContentLength int64
 	// Trailers are sent after the body, if the protocol can.
 	Trailers Fields
-	// Upgrade is set on a 101: the protocol switched to.
+	// Upgrade is set on a 101, to the protocol switched to, and on a 426, to the one that is required.
 	Upgrade []byte
 	// Close asks the engine to end the connection after this exchange, where connections are reused.
 	Close bool
@@ -171,7 +174,7 @@ type Exchange struct {
 	Pace conn.Pace
 	// Trusted is set when the peer is a proxy whose forwarding fields are believed.
 	Trusted bool
-	// Watch is told of the first response body byte; nil: nobody. It belongs to what measures the exchange.
+	// Watch is told of the exchange's moments; nil: nobody. It belongs to what measures the exchange.
 	Watch Watcher
 
 	hooks     []HeadHook

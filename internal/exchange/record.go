@@ -59,6 +59,7 @@ type Record struct {
 	Status   int
 	BytesIn  int64 // request body; of a connection everything from the client
 	BytesOut int64 // response body; of a connection everything to the client
+	Upgraded bool  // the connection has switched protocols: bytes are those of the session
 	Outcome  Outcome
 	Code     Code   // of the error the gateway answered with, or that ended the stream
 	Limit    string // the limit that fired, by its configuration key; "" none

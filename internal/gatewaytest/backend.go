@@ -2,6 +2,8 @@ package gatewaytest
 
 import (
 	"bufio"
+	"crypto/sha1"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -90,7 +92,7 @@ func (b *Backend) serve(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, n)
 		}
 	case r.URL.Path == "/upgrade":
-		b.upgrade(w)
+		b.upgrade(w, r)
 	case r.URL.Path == "/hang":
 		<-r.Context().Done()
 	default:
@@ -114,13 +116,15 @@ func (b *Backend) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (b *Backend) upgrade(w http.ResponseWriter) {
+func (b *Backend) upgrade(w http.ResponseWriter, r *http.Request) {
+	accept := sha1.Sum([]byte(r.Header.Get("Sec-Websocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) // RFC 6455 section 1.3
 	c, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
 	defer c.Close()
-	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n")
+	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "+
+		base64.StdEncoding.EncodeToString(accept[:])+"\r\n\r\n")
 	_, _ = io.Copy(c, rw)
 }
 

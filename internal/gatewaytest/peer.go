@@ -16,6 +16,10 @@ const (
 	PeerPythonOpenAI = "python-openai"
 	// PeerNodeOpenAI is a folder from which node can import openai: run node in it.
 	PeerNodeOpenAI = "node-openai"
+	// PeerPythonWebSockets is a Python interpreter that can import websockets.
+	PeerPythonWebSockets = "python-websockets"
+	// PeerNodeWS is a folder from which node can import ws.
+	PeerNodeWS = "node-ws"
 	// PeerPebble is an ACME certification authority for tests.
 	PeerPebble = "pebble"
 	// PeerChallengeServer is a DNS server that tells every name to be at the address that it is told.
@@ -38,6 +42,9 @@ const (
 var cached = map[string][]string{
 	PeerPythonOpenAI: {"venv/bin/python", "venv/openai-2.47.0"},
 	PeerNodeOpenAI:   {"node", "node/openai-6.49.0"},
+
+	PeerPythonWebSockets: {"venv/bin/python", "venv/websockets-17.4"},
+	PeerNodeWS:           {"node-ws", "node-ws/ws-8.23.0"},
 
 	PeerPebble:          {"bin/pebble", "bin/pebble-2.10.3"},
 	PeerChallengeServer: {"bin/pebble-challtestsrv", "bin/pebble-2.10.3"},

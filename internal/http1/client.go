@@ -462,6 +462,7 @@ func (c *ClientConn) waitRest() error {
 // Takeover gives the connection up after a 101, a 2xx to CONNECT, or Connect. What came behind the head is read first. Release closes it.
 func (c *ClientConn) Takeover() conn.Conn {
 	pre := append([]byte(nil), c.in.buf[c.r:c.w]...)
+	c.out = nil // what takes the connection over may last
 	c.taken.Store(true)
 	return conn.WithPrefix(c.c, pre)
 }

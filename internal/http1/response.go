@@ -121,6 +121,9 @@ func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte 
 		r.close = true // an early answer to an upload that nobody will read
 	}
 	r.close = r.close || x.Response.Close || c.ending.Load() != serving
+	if len(x.Response.Upgrade) > 0 { // what a 426 requires (RFC 9110 section 15.5.22)
+		out = append(append(append(out, "Connection: upgrade\r\nUpgrade: "...), x.Response.Upgrade...), "\r\n"...)
+	}
 	if string(x.Request.Method) == "CONNECT" {
 		r.close = true // what follows was sent for a tunnel, and must not be read as requests
 	}

@@ -17,6 +17,9 @@ import (
 func (c *serverConn) serveOne() {
 	x := c.x
 	c.settle()
+	if !c.head.upgrade.empty() {
+		c.fit()
+	}
 	b := c.in[c.r:c.w]
 	x.Request.Fields.Rebase(b) // waiting for the body may have moved the head
 	c.fill(x, b)
@@ -34,6 +37,14 @@ func (c *serverConn) serveOne() {
 	if err := c.set.Handler.Serve(x); err != nil {
 		x.Fail(err)
 	}
+}
+
+// fit moves what has been received to a buffer of its size: a head that asks for an upgrade is kept for as long as that
+// lasts.
+func (c *serverConn) fit() {
+	fits := append([]byte(nil), c.in[c.r:c.w]...)
+	c.freeIn()
+	c.in, c.r, c.w = fits, 0, len(fits)
 }
 
 // handleError lets the handler see a request that the engine refuses, so that it is recorded like every other.
@@ -75,15 +86,27 @@ func (c *serverConn) fill(x *exchange.Exchange, b []byte) {
 	}
 	r.Expect = h.expect
 	r.Upgrade = nil
-	if u := h.upgrade.of(b); h.upgradeOpt && h.proto == exchange.HTTP11 && exchange.EqualFold(u, "websocket") &&
-		string(r.Method) == "GET" && r.ContentLength == 0 {
-		r.Upgrade = u // every other protocol is left out, h2c among them
+	if !h.upgrade.empty() {
+		r.Upgrade = webSocketOf(&r.Fields)
 	}
 	r.Target = c.target(r, h.target.of(b))
 	r.Path, r.Query = r.Target, nil
 	if i := bytes.IndexByte(r.Target, '?'); i >= 0 {
 		r.Path, r.Query = r.Target[:i], r.Target[i+1:]
 	}
+}
+
+// webSocketOf returns websocket as it is spelled, if an Upgrade field lists it; every other protocol is left out, h2c
+// among them.
+func webSocketOf(f *exchange.Fields) []byte {
+	for v := range f.Values("upgrade") {
+		for protocol := range exchange.Tokens(v) {
+			if exchange.EqualFold(protocol, "websocket") {
+				return protocol
+			}
+		}
+	}
+	return nil
 }
 
 // target reduces the four forms of a request target (RFC 9112 §3.2) to a path and query; nil when it is none of them.
@@ -237,6 +260,10 @@ func (c *serverConn) Takeover() (conn.Conn, error) {
 	c.r = c.w
 	if c.body.stop.Swap(false) {
 		c.allowReads()
+	}
+	if c.outp != nil { // nothing more is sent from here
+		outPool.Put(c.outp)
+		c.outp = nil
 	}
 	c.resp.done, c.resp.close = true, true
 	return conn.WithPrefix(c.c, pre), nil

@@ -31,6 +31,8 @@ type serverConn struct {
 	slot   conn.ClockSlot
 	ticket drain.Ticket
 	gentle atomic.Bool // the next response announces the end
+	// moments are the ticks since it was forced; the clock's
+	moments int
 
 	reader  reader
 	head    requestHead // being received
@@ -247,14 +249,35 @@ func (c *serverConn) Drain(mode drain.Mode) {
 	c.announce()
 }
 
-// Force ends the connection from outside: what its streams wait for fails, on both sides.
+// Force ends the connection from outside: what its streams wait for fails, on both sides. Who has taken a stream over may
+// have something to say at its end, and has a moment for that.
 func (c *serverConn) Force() {
 	c.forced.Store(true)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, st := range c.streams {
 		st.x.Force()
 	}
-	c.mu.Unlock()
+	if !c.tunnels() {
+		c.sever()
+	}
+}
+
+// tunnels reports whether a stream has been taken over. The lock is held.
+func (c *serverConn) tunnels() bool {
+	for _, st := range c.streams {
+		if st.tunnel != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lastWords is how many ticks tunnels have after Force.
+const lastWords = 2
+
+// sever ends the connection with a reset, now. It does not block.
+func (c *serverConn) sever() {
 	c.wire.abort.Store(true)
 	c.wire.kill()
 }
@@ -317,6 +340,11 @@ func (c *serverConn) OnTick(k *conn.Clock) int {
 	}
 	for _, st := range c.streams {
 		st.onTick(k)
+	}
+	if c.forced.Load() {
+		if c.moments++; c.moments > lastWords || !c.tunnels() {
+			c.sever()
+		}
 	}
 	if !c.used && len(c.streams) == 0 {
 		c.retire()

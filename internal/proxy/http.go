@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/service"
+	"github.com/sluice-proxy/sluice/internal/websocket"
 )
 
 // HTTP is the last handler of a route: it forwards.
@@ -30,6 +31,7 @@ type forward struct {
 	out []byte
 
 	method     []byte
+	key        []byte // Sec-WebSocket-Key that the backend is to accept; nil: no upgrade is asked for
 	body       []byte // inline body
 	streaming  bool   // the body is pumped
 	call       bool   // of gRPC
@@ -43,7 +45,11 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
-	if string(x.Request.Method) == "CONNECT" { // also the extended one, which HTTP/1.1 has no form for
+	switch {
+	case x.Request.Upgrade != nil:
+	case p.policy.WebSocketOnly:
+		return websocket.Required(x)
+	case string(x.Request.Method) == "CONNECT":
 		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
 	}
 	f := forwards.Get().(*forward)
@@ -56,7 +62,10 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 			f.rescue()
 		}
 	}()
-	err := f.run()
+	err := f.handshake()
+	if err == nil {
+		err = f.run()
+	}
 	f.stopPump() // that of an attempt which nobody has followed up
 	done = true
 	f.recycle()
@@ -69,7 +78,7 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 //go:noinline
 func (f *forward) recycle() {
 	out := f.out[:0]
-	if cap(out) > maxPooledOut {
+	if cap(out) == 0 || cap(out) > maxPooledOut {
 		out = make([]byte, 0, 2<<10)
 	}
 	tried := f.tried
@@ -180,7 +189,10 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 	case f.pump.failed.Load(): // before there was anything to interrupt
 		x.Guard.Ring(conn.CauseUpload)
 	}
-	head, err := up.RoundTrip(f.out, f.body, f.method, x.Request.Upgrade != nil, &x.Response.Fields, f)
+	head, err := up.RoundTrip(f.out, f.body, f.method, f.key != nil, &x.Response.Fields, f)
+	if err == nil && f.key != nil {
+		err = f.accepted(head)
+	}
 	if err == nil {
 		f.note(head.Status, "")
 		return head, answered, nil

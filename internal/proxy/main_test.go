@@ -69,6 +69,7 @@ func inModes(t *testing.T, f func(t *testing.T, m mode)) {
 // options change what a gateway does by default.
 type options struct {
 	service func(*config.LoadBalancer)
+	whole   func(*config.Service)
 	server  func(*http1.Settings)
 	before  func(x *exchange.Exchange) // a handler in front of the forwarder
 }
@@ -154,6 +155,9 @@ func serviceOf(o options, backends []string) *config.Service {
 	}
 	if o.service != nil {
 		o.service(&cfg.LoadBalancer)
+	}
+	if o.whole != nil {
+		o.whole(cfg)
 	}
 	return cfg
 }

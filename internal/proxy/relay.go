@@ -20,7 +20,7 @@ func (f *forward) relay(head exchange.Head) error {
 	r.Fields.DelKnown(exchange.FieldContentLength)
 	r.Fields.DelKnown(exchange.FieldXRequestID)
 	if head.Status == 101 {
-		return f.tunnel(head)
+		return f.session(head)
 	}
 	f.pump.answered.Store(true)
 	if f.pump.copy != nil {
@@ -109,34 +109,5 @@ func (f *forward) Interim(status int, fields *exchange.Fields) error {
 		f.sinkFailed = true
 		return err
 	}
-	return nil
-}
-
-// tunnel relays bytes both ways after a 101, until both sides have ended.
-func (f *forward) tunnel(head exchange.Head) error {
-	x := f.x
-	x.Response.Upgrade = head.Upgrade
-	x.Guard.Limit(0)
-	x.Guard.Extend(0)
-	if err := x.Send(nil, true); err != nil {
-		f.sinkFailed = true
-		return f.end(err)
-	}
-	down, err := x.Down.Takeover()
-	if err != nil {
-		f.sinkFailed = true
-		return f.end(err)
-	}
-	done := conn.Relay(down, f.up.Takeover(), conn.Pace{Guard: x.Guard})
-	cause := x.Guard.Disarm()
-	_ = down.Close()
-	f.releaseConn(false)
-	x.Record.BytesIn += done.AtoB
-	x.Record.BytesOut += done.BtoA
-	x.Record.Outcome = exchange.OutcomeUpgraded
-	if cause == conn.CauseDrain {
-		x.Record.Outcome = exchange.OutcomeDrained
-	}
-	f.lease.Done(service.OK)
 	return nil
 }

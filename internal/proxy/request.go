@@ -25,7 +25,7 @@ func (f *forward) appendRequest(b []byte) []byte {
 	x := f.x
 	r := &x.Request
 	r.Fields.StripHopByHop()
-	b = append(b, r.Method...)
+	b = append(b, f.method...)
 	b = append(b, ' ')
 	b = f.appendTarget(b)
 	b = append(b, " HTTP/1.1\r\nHost: "...)
@@ -140,9 +140,8 @@ func port(host, proto []byte) []byte {
 func (f *forward) appendFraming(b []byte) []byte {
 	r := &f.x.Request
 	switch {
-	case r.Upgrade != nil:
-		b = append(b, "Connection: Upgrade\r\nUpgrade: "...)
-		b = append(append(b, r.Upgrade...), "\r\n"...)
+	case f.key != nil:
+		return f.appendUpgrade(b)
 	case f.streaming && r.Expect: // the backend decides whether the body is to come (RFC 9110 §10.1.1)
 		f.x.ForwardExpect()
 		b = append(b, "Expect: 100-continue\r\n"...)

@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,8 @@ func New(cfg *config.Service, reg *Registry) (*Balancer, error) {
 		policy: Policy{
 			RequestTimeout: lb.RequestTimeout, StreamIdleTimeout: lb.StreamIdleTimeout, StreamTotalTimeout: lb.StreamTotalTimeout,
 			UpstreamErrorStatus: lb.UpstreamErrorStatus, PassHost: lb.PassHost,
-			ConnectTimeout: lb.Transport.ConnectTimeout, SendProxy: lb.Transport.SendProxy,
+			ConnectTimeout: lb.Transport.ConnectTimeout, SendProxy: lb.Transport.SendProxy, WebSocket: cfg.WebSocket,
+			WebSocketOnly: cfg.WebSocket.Multiplex && len(lb.Servers) == 0 || slices.ContainsFunc(lb.Servers, func(s config.Server) bool { return s.WebSocket }),
 		},
 		all: make([]Backend, len(lb.Servers)), pools: make([]*pooled, len(lb.Servers)),
 	}

@@ -332,11 +332,12 @@ func TestPolicyAndBackend(t *testing.T) {
 	lb := &cfg.LoadBalancer
 	lb.RequestTimeout, lb.StreamIdleTimeout, lb.StreamTotalTimeout = 1, 2, 3
 	lb.UpstreamErrorStatus, lb.PassHost = 503, true
+	cfg.WebSocket.Lifetime = 4
 	lb.Servers[0] = config.Server{
 		URL: "https://user:secret@h.test:8443/base", Scheme: "https", Addr: "h.test:8443", Host: "h.test:8443", Base: "/base", Weight: 1,
 	}
 	b := balancer(t, cfg, registry())
-	if got, want := *b.Policy(), (service.Policy{1, 2, 3, 503, true, 5 * time.Second, 0}); got != want {
+	if got, want := *b.Policy(), (service.Policy{1, 2, 3, 503, true, 5 * time.Second, config.WebSocket{Lifetime: 4}, false, 0}); got != want {
 		t.Errorf("policy is %+v, want %+v", got, want)
 	}
 	l := pick(t, b, nil)

@@ -11,6 +11,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
 )
 
 // State is what is known of a backend's health.
@@ -36,7 +38,9 @@ type Policy struct {
 	UpstreamErrorStatus int
 	PassHost            bool
 	ConnectTimeout      time.Duration
-	SendProxy           int // version of the PROXY protocol header that connections begin with; 0 none
+	WebSocket           config.WebSocket
+	WebSocketOnly       bool // backends speak nothing else, or there are none
+	SendProxy           int  // version of the PROXY protocol header that connections begin with; 0 none
 }
 
 // Backend is one server of a service in one generation. Immutable.

@@ -235,10 +235,16 @@ func input(x *exchange.Exchange, slash bool) (route.Input, error) {
 		return route.Input{}, e
 	}
 	r.Normal = norm
+	method := r.Method
+	if r.Protocol == exchange.HTTP2 && r.Upgrade != nil { // what would be a GET over HTTP/1.1 (RFC 8441 section 5)
+		method = methodGet
+	}
 	return route.Input{
-		Host: r.Host, Path: norm, RawQuery: r.Query, Method: r.Method, ClientIP: x.Record.ClientIP, Fields: &r.Fields,
+		Host: r.Host, Path: norm, RawQuery: r.Query, Method: method, ClientIP: x.Record.ClientIP, Fields: &r.Fields,
 	}, nil
 }
+
+var methodGet = []byte("GET")
 
 // trusted are the proxies whose forwarding fields are believed.
 type trusted struct{ prefixes []netip.Prefix }

@@ -21,12 +21,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
+	"github.com/sluice-proxy/sluice/internal/websocket"
 )
 
 // Deps is what a generation borrows from the process.
 type Deps struct {
 	Services *service.Registry
 	Limits   *middleware.Limits
+	Channels *websocket.Hub
 	Metrics  *telemetry.Metrics
 	// Access gets each exchange that has ended, when the configuration wants an access log.
 	Access *telemetry.AccessLog
@@ -211,13 +213,23 @@ func (g *Generation) last(r *config.Router, b *service.Balancer) exchange.Handle
 	c := g.Config.Services[r.Service].Connect
 	switch {
 	case r.Protocol != config.CONNECT:
-		return proxy.New(b)
+		return g.requests(b)
 	case c == nil:
 		return proxy.NewTunnelBackends(b)
 	case c.Entrypoint != "":
 		return proxy.NewReentry(r.Service, c.Entrypoint, g.deps.Reenter)
 	}
 	return proxy.NewTunnelDestinations(service.NewDestinations(r.Service, c, nil, g.deps.Dial))
+}
+
+// requests is the handler of ordinary requests to a service, and of sessions with it.
+func (g *Generation) requests(b *service.Balancer) exchange.Handler {
+	h := proxy.New(b)
+	ws := &b.Policy().WebSocket
+	if !ws.Multiplex {
+		return h
+	}
+	return websocket.NewMultiplexer(g.deps.Channels, b.Name(), websocket.Bounds{Idle: ws.IdleTimeout, Lifetime: ws.Lifetime}, h)
 }
 
 // connPlan builds the handlers of a router of connections, from the last to the first.

@@ -33,6 +33,12 @@ var (
 	descServiceErr  = desc("service_errors_total", "Exchanges of the service with a status of 400 or more, or none.", "service")
 	descBackend     = desc("backend_requests_total", "Attempts dispatched to the backend.", "backend_id")
 	descMiddleware  = desc("middleware_invocations_total", "Exchanges that the middleware has seen.", "middleware")
+	descSessions    = desc("websocket_sessions", "Open WebSocket sessions of the service.", "service")
+	descSessionEnds = desc("websocket_sessions_total", "WebSocket sessions of the service that have ended, by outcome.", "service", "outcome")
+	descSessionByte = desc("websocket_bytes_total", "Bytes of ended WebSocket sessions of the service, frames and all: in from clients, out to them.", "service", "direction")
+	descChannels    = desc("websocket_channels", "Named channels with a subscriber.")
+	descSubscribed  = desc("websocket_subscriptions", "Subscriptions to named channels.")
+	descMessages    = desc("websocket_channel_messages_total", "Messages of named channels by what became of each for each subscriber.", "result")
 	descUpstream    = desc("upstream_connections", "Connections to the backends of the service by state.", "service", "state")
 
 	descActive        = desc("service_active_requests", "Exchanges that the service has accepted and that have not ended.", "service")
@@ -144,6 +150,15 @@ func (c *collector) base(s *scrape) {
 		s.counter(descCertIssue, refused, "failure")
 		s.counter(descCertIssue, issued, "success")
 	}
+	if s.src.Channels != nil {
+		channels, subscriptions, delivered, skipped := s.src.Channels()
+		if delivered+skipped > 0 || subscriptions > 0 {
+			s.gauge(descChannels, float64(channels))
+			s.gauge(descSubscribed, float64(subscriptions))
+			s.counter(descMessages, delivered, "delivered")
+			s.counter(descMessages, skipped, "skipped")
+		}
+	}
 	if s.src.AccessLogDropped != nil {
 		s.counter(descLogDropped, s.src.AccessLogDropped())
 	}
@@ -253,6 +268,21 @@ func (v *serviceStats) render(s *scrape, name string) {
 	}
 	s.counter(descService, requests, name)
 	s.counter(descServiceErr, errors, name)
+	if v.sessions.used() {
+		v.sessions.render(s, name)
+	}
+}
+
+// sessionOutcomes are how a session can end.
+var sessionOutcomes = [...]exchange.Outcome{exchange.OutcomeUpgraded, exchange.OutcomeTimeout, exchange.OutcomeDrained, exchange.OutcomeAborted}
+
+func (v *sessionStats) render(s *scrape, name string) {
+	s.gauge(descSessions, float64(v.open.Load()), name)
+	for _, o := range sessionOutcomes {
+		s.counter(descSessionEnds, v.outcomes[o].Load(), name, o.String())
+	}
+	s.counter(descSessionByte, v.in.Load(), name, "in")
+	s.counter(descSessionByte, v.out.Load(), name, "out")
 }
 
 // renderSignals renders what autoscalers read: the signals with their freshness.

@@ -25,6 +25,9 @@ type Sources struct {
 	Certificates func(report func(entrypoint string, notAfter time.Time))
 	// CertificateChanges counts files taken up and refused, and certificates issued and not issued, since the start.
 	CertificateChanges func() (reloaded, broken, issued, refused uint64)
+	// Channels counts the named channels of WebSocket clients and their subscriptions, and since the start the messages
+	// that were passed on and skipped.
+	Channels func() (channels, subscriptions int, delivered, skipped uint64)
 	// Generations is the number of configurations that are still in use.
 	Generations func() int64
 	// AccessLogDropped is the number of access log entries that were lost.

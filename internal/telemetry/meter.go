@@ -201,6 +201,9 @@ func (t *Meter) FirstByte(x *exchange.Exchange) {
 	t.service.lastTTFT.set(x.Record.Start.Add(x.Record.FirstByteAt))
 }
 
+// Upgraded counts a session that has begun.
+func (t *Meter) Upgraded(*exchange.Exchange) { t.service.sessions.open.Add(1) }
+
 // End counts a finished exchange: its record is closed. Exactly once an exchange, and after Enter if that was called.
 func (t *Meter) End(x *exchange.Exchange) {
 	if t == nil {
@@ -239,6 +242,9 @@ func (t *Meter) End(x *exchange.Exchange) {
 func (t *Meter) leave(x *exchange.Exchange) {
 	s := &t.service.shards[shardOf(x)]
 	s.active.Add(-1)
+	if x.Record.Upgraded {
+		t.service.sessions.end(&x.Record)
+	}
 	s.duration.observe(x.Record.Duration)
 	if failed(x) {
 		s.errors.Add(1)

@@ -106,6 +106,31 @@ type serviceStats struct {
 	_            [56]byte
 	lastTTFT     stamp
 	_            [56]byte
+	sessions     sessionStats
+}
+
+// sessionStats are the counters of a service's WebSocket sessions, which begin too seldom to be split.
+type sessionStats struct {
+	open     atomic.Int64
+	outcomes [exchange.Outcomes]atomic.Uint64
+	in, out  atomic.Uint64 // bytes
+}
+
+// end counts a session that has ended.
+func (s *sessionStats) end(r *exchange.Record) {
+	s.outcomes[r.Outcome].Add(1)
+	s.in.Add(uint64(r.BytesIn))
+	s.out.Add(uint64(r.BytesOut))
+	s.open.Add(-1)
+}
+
+// used reports whether there was a session: services without one have no series of them.
+func (s *sessionStats) used() bool {
+	n := uint64(s.open.Load())
+	for i := range s.outcomes {
+		n |= s.outcomes[i].Load()
+	}
+	return n != 0
 }
 
 // backendStats are the counters of one backend.

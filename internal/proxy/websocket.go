@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/service"
+	"github.com/sluice-proxy/sluice/internal/websocket"
+)
+
+// sessionHalfClosed bounds a session of which one side has ended without the other following, while nothing moves.
+const sessionHalfClosed = 30 * time.Second
+
+// handshake judges a request for WebSocket before a backend is chosen. Over HTTP/2 it becomes the one of HTTP/1.1 that
+// backends understand (RFC 8441 section 5): the key is ours then, as is the look at what answers it.
+func (f *forward) handshake() error {
+	if f.x.Request.Upgrade == nil {
+		return nil
+	}
+	key, err := websocket.Check(f.x)
+	if err != nil {
+		return err
+	}
+	if key == nil {
+		f.method, f.streaming, f.body = methodGet, false, nil
+		f.x.Request.Fields.Del("sec-websocket-key")
+		key = websocket.AppendKey(nil)
+		f.x.Request.Fields.AddBytes("Sec-WebSocket-Key", key)
+	}
+	f.key = key
+	return nil
+}
+
+var methodGet = []byte("GET")
+
+// appendUpgrade appends what of the handshake belongs to the connection. The rest are fields like others.
+func (f *forward) appendUpgrade(b []byte) []byte {
+	b = append(b, "Connection: Upgrade\r\nUpgrade: "...)
+	return append(append(b, f.x.Request.Upgrade...), "\r\n"...)
+}
+
+// accepted reports what is wrong with the answer to a handshake. Over HTTP/2 any status of success says that the session is
+// open, so that there only a 101 may become one.
+func (f *forward) accepted(head exchange.Head) error {
+	switch {
+	case head.Status >= 200 && head.Status < 300 && f.x.Request.Protocol == exchange.HTTP2:
+		return fmt.Errorf("%w: status %d to a handshake", exchange.ErrBadResponse, head.Status)
+	case head.Status != 101:
+		return nil
+	}
+	err := websocket.Verify(f.key, &f.x.Request.Fields, &f.x.Response.Fields)
+	if !exchange.EqualFold(head.Upgrade, "websocket") {
+		err = errors.New("101 for another protocol")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %v", exchange.ErrBadResponse, err)
+	}
+	return nil
+}
+
+// session relays bytes both ways after a 101, until both sides have ended.
+func (f *forward) session(head exchange.Head) error {
+	x := f.x
+	bounds := websocket.Bounds{Idle: f.policy.WebSocket.IdleTimeout, Lifetime: f.policy.WebSocket.Lifetime}
+	if x.Request.Protocol == exchange.HTTP2 { // its stream is open by a status of success
+		x.Response.Status = 200
+		x.Response.Fields.Del("sec-websocket-accept")
+	} else {
+		x.Response.Upgrade = head.Upgrade
+	}
+	x.Guard.Limit(bounds.Lifetime)
+	x.Guard.Extend(bounds.Idle)
+	since := time.Now()
+	if err := x.Send(nil, x.Response.Status == 101); err != nil {
+		f.sinkFailed = true
+		return f.end(err)
+	}
+	down, err := x.Down.Takeover()
+	if err != nil {
+		f.sinkFailed = true
+		return f.end(err)
+	}
+	x.Upgraded()
+	f.out = nil // nothing is kept for a session that needs nothing
+	var frames websocket.Frames
+	pace := conn.Pace{Guard: x.Guard, Idle: bounds.Idle, HalfClosed: sessionHalfClosed, ToA: frames.Feed}
+	done := conn.Relay(down, f.up.Takeover(), pace)
+	cause := x.Guard.Disarm()
+	x.Record.BytesIn += done.AtoB
+	x.Record.BytesOut += done.BtoA
+	bounds.Record(&x.Record, cause, time.Since(since))
+	if websocket.Ours(cause) && !done.BEnded && frames.Between() {
+		websocket.Dismiss(down, websocket.GoingAway)
+	}
+	_ = down.Close()
+	f.releaseConn(false)
+	f.lease.Done(service.OK)
+	return nil
+}
