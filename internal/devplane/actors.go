@@ -32,10 +32,10 @@ var ErrUnavailable = errors.New("the worker is not available")
 type Sandboxes interface {
 	// Start runs or restores an actor on the worker of its Assignment, and returns once it answers. It may be called again
 	// for one that runs there already.
-	Start(ctx context.Context, a Actor) error
+	Start(ctx context.Context, a actor.Actor) error
 	// Stop ends an actor for an operation, Suspend, Pause, Revert or Delete, and keeps of it what that operation says. An
 	// actor without Assignment is kept on Node. It may be called again for one that is not there any more.
-	Stop(ctx context.Context, a Actor, op Op) error
+	Stop(ctx context.Context, a actor.Actor, op actor.Op) error
 }
 
 // Actors drives actors. Its methods are safe for concurrent use, also by several processes over one store. Errors are
@@ -59,32 +59,32 @@ func newUID() string {
 // checkRef refuses a reference that is none, with the paths of the fields.
 func checkRef(field string, r actor.Ref) error {
 	if err := r.Check(field).Err(); err != nil {
-		return refuse(InvalidArgument, "%v", err)
+		return actor.Refuse(actor.InvalidArgument, "%v", err)
 	}
 	return nil
 }
 
 // Create makes an actor in the state SUSPENDED. Its atespace and its template must be there.
-func (p *Actors) Create(ctx context.Context, ref, template actor.Ref, selector map[string]string) (Actor, error) {
+func (p *Actors) Create(ctx context.Context, ref, template actor.Ref, selector map[string]string) (actor.Actor, error) {
 	if faults := append(ref.Check("actor.metadata"), template.Check("actor.actor_template")...); faults.Err() != nil {
-		return Actor{}, refuse(InvalidArgument, "%v", faults)
+		return actor.Actor{}, actor.Refuse(actor.InvalidArgument, "%v", faults)
 	}
-	a := Actor{Ref: ref, Template: template, Selector: selector, State: Suspended}
+	a := actor.Actor{Ref: ref, Template: template, Selector: selector, State: actor.Suspended}
 	value, err := json.Marshal(&a)
 	if err != nil {
-		return Actor{}, err
+		return actor.Actor{}, err
 	}
 	err = p.store.Update(ctx, func(tx store.Tx) error {
 		for _, k := range []store.Key{{Kind: KindAtespace, Name: ref.Atespace}, {Kind: KindTemplate, Group: template.Atespace, Name: template.Name}} {
 			if _, err := tx.Get(k); errors.Is(err, store.ErrNotFound) {
-				return refuse(FailedPrecondition, "%s %s of actor %s does not exist", k.Kind, k.Name, ref)
+				return actor.Refuse(actor.FailedPrecondition, "%s %s of actor %s does not exist", k.Kind, k.Name, ref)
 			} else if err != nil {
 				return err
 			}
 		}
 		r, err := tx.Create(actorKey(ref), newUID(), value)
 		if errors.Is(err, store.ErrExists) {
-			return refuse(AlreadyExists, "actor %s exists already", ref)
+			return actor.Refuse(actor.AlreadyExists, "actor %s exists already", ref)
 		}
 		a.Meta = metaOf(r)
 		return err
@@ -93,7 +93,7 @@ func (p *Actors) Create(ctx context.Context, ref, template actor.Ref, selector m
 }
 
 // Get returns an actor.
-func (p *Actors) Get(ctx context.Context, ref actor.Ref) (a Actor, err error) {
+func (p *Actors) Get(ctx context.Context, ref actor.Ref) (a actor.Actor, err error) {
 	if err := checkRef("actor", ref); err != nil {
 		return a, err
 	}
@@ -107,26 +107,26 @@ func (p *Actors) Get(ctx context.Context, ref actor.Ref) (a Actor, err error) {
 // Resume makes an actor run, and reports whether this call did: one that runs already is left alone. Without a free worker
 // it is ResourceExhausted and the actor is as before. When the sandbox's side is Unavailable the actor stays in the state
 // RESUMING with its worker, and the next call goes on there; any other failure crashes it.
-func (p *Actors) Resume(ctx context.Context, ref actor.Ref) (a Actor, resumed bool, err error) {
-	a, began, err := p.operate(ctx, ref, Resume, Terms{})
+func (p *Actors) Resume(ctx context.Context, ref actor.Ref) (a actor.Actor, resumed bool, err error) {
+	a, began, err := p.operate(ctx, ref, actor.Resume, Terms{})
 	return a, began && err == nil, err
 }
 
 // Suspend ends an actor and keeps it where every worker can resume it.
-func (p *Actors) Suspend(ctx context.Context, ref actor.Ref) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Suspend, Terms{})
+func (p *Actors) Suspend(ctx context.Context, ref actor.Ref) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Suspend, Terms{})
 	return a, err
 }
 
 // Pause ends an actor and keeps it on its node, which alone can resume it.
-func (p *Actors) Pause(ctx context.Context, ref actor.Ref) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Pause, Terms{})
+func (p *Actors) Pause(ctx context.Context, ref actor.Ref) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Pause, Terms{})
 	return a, err
 }
 
 // Revert drops what an actor has done since it was suspended last, or its crash.
-func (p *Actors) Revert(ctx context.Context, ref actor.Ref) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Revert, Terms{})
+func (p *Actors) Revert(ctx context.Context, ref actor.Ref) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Revert, Terms{})
 	return a, err
 }
 
@@ -138,18 +138,18 @@ type Terms struct {
 }
 
 // Delete forgets an actor and its policy, and returns it in the state DELETING. Terms that do not hold are Aborted.
-func (p *Actors) Delete(ctx context.Context, ref actor.Ref, t Terms) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Delete, t)
+func (p *Actors) Delete(ctx context.Context, ref actor.Ref, t Terms) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Delete, t)
 	return a, err
 }
 
 // operate does an operation: it takes the lock and persists that it has begun, does the work, and persists the result. The
 // work does not end with the caller's context, since an actor would be left half way.
-func (p *Actors) operate(ctx context.Context, ref actor.Ref, op Op, t Terms) (a Actor, began bool, err error) {
+func (p *Actors) operate(ctx context.Context, ref actor.Ref, op actor.Op, t Terms) (a actor.Actor, began bool, err error) {
 	if err := checkRef("actor", ref); err != nil {
 		return a, false, err
 	}
-	var was Actor
+	var was actor.Actor
 	var token string
 	var late error // a refusal that is written down as well
 	err = p.store.Update(ctx, func(tx store.Tx) (err error) {
@@ -171,15 +171,15 @@ func (p *Actors) operate(ctx context.Context, ref actor.Ref, op Op, t Terms) (a 
 }
 
 // begin is the first transaction. Without a token there is nothing to do.
-func begin(tx store.Tx, ref actor.Ref, op Op, t Terms) (a, was Actor, token string, late, err error) {
+func begin(tx store.Tx, ref actor.Ref, op actor.Op, t Terms) (a, was actor.Actor, token string, late, err error) {
 	if a, err = getActor(tx, ref); err != nil {
 		return a, was, "", nil, err
 	}
 	was = a
 	if t.UID != "" && t.UID != a.UID || t.Version != 0 && t.Version != a.Version {
-		return a, was, "", nil, refuse(Aborted, "actor %s has another uid or version", ref)
+		return a, was, "", nil, actor.Refuse(actor.Aborted, "actor %s has another uid or version", ref)
 	}
-	verdict := op.Judge(a.State, t.AnyState)
+	verdict := Judge(op, a.State, t.AnyState)
 	if verdict == Already {
 		return a, was, "", nil, nil
 	}
@@ -187,9 +187,9 @@ func begin(tx store.Tx, ref actor.Ref, op Op, t Terms) (a, was Actor, token stri
 		return a, was, "", nil, err
 	}
 	if verdict == Illegal {
-		return a, was, "", nil, refuse(FailedPrecondition, "actor %s is %s: cannot %s", ref, a.State, op)
+		return a, was, "", nil, actor.Refuse(actor.FailedPrecondition, "actor %s is %s: cannot %s", ref, a.State, op)
 	}
-	if op == Resume {
+	if op == actor.Resume {
 		if late, err = assign(tx, &a); err != nil || late != nil {
 			return a, was, token, late, err
 		}
@@ -200,13 +200,13 @@ func begin(tx store.Tx, ref actor.Ref, op Op, t Terms) (a, was Actor, token stri
 
 // assign gives an actor that is to be resumed its worker. One that has one must go on there; if it cannot, it is crashed,
 // which is written down, and the refusal is returned as late.
-func assign(tx store.Tx, a *Actor) (late, err error) {
-	if a.State == Resuming {
+func assign(tx store.Tx, a *actor.Actor) (late, err error) {
+	if a.State == actor.Resuming {
 		w, err := getWorker(tx, a.Assignment.Worker)
 		if err == nil && !w.Draining && w.Epoch == a.Assignment.Epoch && selects(a.Selector, w.Labels) {
 			return nil, nil
 		}
-		late := refuse(Aborted, "actor %s was resuming on worker %s, which takes no actors any more", a.Ref, a.Assignment.Worker)
+		late := actor.Refuse(actor.Aborted, "actor %s was resuming on worker %s, which takes no actors any more", a.Ref, a.Assignment.Worker)
 		return late, errors.Join(crash(tx, a, "resume failed: "+late.Text), unlock(tx, a.Ref))
 	}
 	w, err := choose(tx, *a)
@@ -218,9 +218,9 @@ func assign(tx store.Tx, a *Actor) (late, err error) {
 }
 
 // work is what is done between the two transactions.
-func (p *Actors) work(ctx context.Context, a, was Actor, op Op) error {
+func (p *Actors) work(ctx context.Context, a, was actor.Actor, op actor.Op) error {
 	switch {
-	case op == Resume:
+	case op == actor.Resume:
 		return p.sandboxes.Start(ctx, a)
 	case a.Assignment == nil && was.Node == "":
 		return nil // there is nothing of it anywhere
@@ -229,10 +229,10 @@ func (p *Actors) work(ctx context.Context, a, was Actor, op Op) error {
 }
 
 // finish is the last transaction. It writes nothing when the operation has lost its lock.
-func finish(tx store.Tx, was Actor, op Op, token string, failed error) (a Actor, refusal, err error) {
+func finish(tx store.Tx, was actor.Actor, op actor.Op, token string, failed error) (a actor.Actor, refusal, err error) {
 	held, err := tx.Get(lockKey(was.Ref))
 	if errors.Is(err, store.ErrNotFound) || err == nil && held.UID != token {
-		return was, refuse(Aborted, "actor %s was taken over while it was to %s", was.Ref, op), nil
+		return was, actor.Refuse(actor.Aborted, "actor %s was taken over while it was to %s", was.Ref, op), nil
 	}
 	if err != nil {
 		return was, nil, err
@@ -251,10 +251,10 @@ func finish(tx store.Tx, was Actor, op Op, token string, failed error) (a Actor,
 }
 
 // complete writes down that an operation has succeeded.
-func complete(tx store.Tx, a *Actor, op Op) error {
-	if op != Resume {
+func complete(tx store.Tx, a *actor.Actor, op actor.Op) error {
+	if op != actor.Resume {
 		kept := ""
-		if op == Pause {
+		if op == actor.Pause {
 			kept = a.Assignment.Node
 		}
 		if err := release(tx, a); err != nil {
@@ -262,7 +262,7 @@ func complete(tx store.Tx, a *Actor, op Op) error {
 		}
 		a.Node = kept
 	}
-	if op == Delete {
+	if op == actor.Delete {
 		return forget(tx, *a)
 	}
 	a.State, a.Crash, a.CrashTime = paths[op].end, "", time.Time{}
@@ -272,32 +272,32 @@ func complete(tx store.Tx, a *Actor, op Op) error {
 // undo writes down what a failure leaves. After Unavailable, Resume, Suspend and Delete leave the actor in the state that
 // they pass through, where they are legal again (Delete in any state); Pause and Revert leave it as it was. Every other
 // failure crashes it.
-func undo(tx store.Tx, a *Actor, was Actor, op Op, failed error) (refusal, err error) {
+func undo(tx store.Tx, a *actor.Actor, was actor.Actor, op actor.Op, failed error) (refusal, err error) {
 	if !errors.Is(failed, ErrUnavailable) {
 		text := fmt.Sprintf("%s failed: %v", op, failed)
-		return &Error{Code: Internal, Text: fmt.Sprintf("actor %s: %s", a.Ref, text), Err: failed}, crash(tx, a, text)
+		return &actor.Error{Code: actor.Internal, Text: fmt.Sprintf("actor %s: %s", a.Ref, text), Err: failed}, crash(tx, a, text)
 	}
-	if op == Pause || op == Revert {
+	if op == actor.Pause || op == actor.Revert {
 		a.State = was.State
 		err = putActor(tx, a)
 	}
-	return refuse(Unavailable, "actor %s: cannot %s now: %v", a.Ref, op, failed), err
+	return actor.Refuse(actor.Unavailable, "actor %s: cannot %s now: %v", a.Ref, op, failed), err
 }
 
 // crash ends an actor's life until somebody reverts or deletes it, and gives up its place in the same transaction.
-func crash(tx store.Tx, a *Actor, why string) error {
+func crash(tx store.Tx, a *actor.Actor, why string) error {
 	if err := release(tx, a); err != nil {
 		return err
 	}
 	if len(why) > maxCrash {
 		why = why[:maxCrash]
 	}
-	a.State, a.Node, a.Crash, a.CrashTime = Crashed, "", strings.ToValidUTF8(why, ""), time.Now()
+	a.State, a.Node, a.Crash, a.CrashTime = actor.Crashed, "", strings.ToValidUTF8(why, ""), time.Now()
 	return putActor(tx, a)
 }
 
 // forget removes an actor and what belongs to it.
-func forget(tx store.Tx, a Actor) error {
+func forget(tx store.Tx, a actor.Actor) error {
 	policy := store.Key{Kind: KindPolicy, Group: a.Atespace, Name: a.Name}
 	if r, err := tx.Get(policy); err == nil {
 		if err := tx.Delete(policy, r.Version); err != nil {
@@ -319,7 +319,7 @@ func lock(tx store.Tx, ref actor.Ref) (token string, err error) {
 			return "", err
 		}
 		if time.Now().Before(until) {
-			return "", refuse(Aborted, "another operation on actor %s is under way", ref)
+			return "", actor.Refuse(actor.Aborted, "another operation on actor %s is under way", ref)
 		}
 		if err := tx.Delete(r.Key, r.Version); err != nil {
 			return "", err

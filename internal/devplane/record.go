@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/store"
@@ -24,65 +22,8 @@ const (
 	KindLock = "lock"
 )
 
-// Meta is what the store knows of a record.
-type Meta struct {
-	UID     string    `json:"-"`
-	Version int64     `json:"-"`
-	Created time.Time `json:"-"`
-	Updated time.Time `json:"-"`
-}
-
-func metaOf(r store.Record) Meta {
-	return Meta{UID: r.UID, Version: r.Version, Created: r.Created, Updated: r.Updated}
-}
-
-// Actor is an actor as the control plane knows it.
-type Actor struct {
-	actor.Ref `json:"-"`
-	Meta
-	Template actor.Ref `json:"template"`
-	// Selector are labels that a worker must have.
-	Selector map[string]string `json:"selector,omitempty"`
-	State    State             `json:"state"`
-	// Assignment is where it is; nil in the states SUSPENDED, PAUSED and CRASHED.
-	Assignment *Assignment `json:"assignment,omitempty"`
-	// Node is where a paused actor is kept.
-	Node string `json:"node,omitempty"`
-	// Crash is why it is in the state CRASHED, and CrashTime since when.
-	Crash     string    `json:"crash,omitempty"`
-	CrashTime time.Time `json:"crash_time,omitzero"`
-}
-
-// Assignment is a worker as it was when an actor was given to it.
-type Assignment struct {
-	Worker string `json:"worker"`
-	// Epoch is the worker's: it changes when the worker begins anew, without the actors it had.
-	Epoch int64 `json:"epoch"`
-	Place
-}
-
-// Place is where a worker is to be found, and what it proves to be.
-type Place struct {
-	Namespace string       `json:"namespace"`
-	Pool      string       `json:"pool"`
-	Pod       string       `json:"pod"`
-	PodUID    string       `json:"pod_uid"`
-	Node      string       `json:"node"`
-	Addrs     []netip.Addr `json:"addrs"` // at most one of each family
-	ID        string       `json:"id"`    // SPIFFE ID
-}
-
-// Worker hosts actors.
-type Worker struct {
-	Name string `json:"-"`
-	Meta
-	Place
-	Epoch  int64             `json:"epoch"`
-	Labels map[string]string `json:"labels,omitempty"`
-	// Actors is how many it takes at a time.
-	Actors int `json:"actors"`
-	// Draining workers keep their actors and get no others.
-	Draining bool `json:"draining,omitempty"`
+func metaOf(r store.Record) actor.Meta {
+	return actor.Meta{UID: r.UID, Version: r.Version, Created: r.Created, Updated: r.Updated}
 }
 
 func actorKey(r actor.Ref) store.Key {
@@ -107,11 +48,11 @@ func decode[T any](r store.Record, into *T) error {
 }
 
 // getActor reads an actor. One that is not there is NotFound.
-func getActor(tx store.Tx, ref actor.Ref) (Actor, error) {
-	a := Actor{Ref: ref}
+func getActor(tx store.Tx, ref actor.Ref) (actor.Actor, error) {
+	a := actor.Actor{Ref: ref}
 	r, err := tx.Get(actorKey(ref))
 	if errors.Is(err, store.ErrNotFound) {
-		return a, refuse(NotFound, "actor %s not found", ref)
+		return a, actor.Refuse(actor.NotFound, "actor %s not found", ref)
 	}
 	if err != nil {
 		return a, err
@@ -122,7 +63,7 @@ func getActor(tx store.Tx, ref actor.Ref) (Actor, error) {
 }
 
 // putActor writes an actor that was read in the same transaction.
-func putActor(tx store.Tx, a *Actor) error {
+func putActor(tx store.Tx, a *actor.Actor) error {
 	value, err := json.Marshal(a)
 	if err != nil {
 		return err
@@ -134,11 +75,11 @@ func putActor(tx store.Tx, a *Actor) error {
 	return err
 }
 
-func getWorker(tx store.Tx, name string) (Worker, error) {
-	w := Worker{Name: name}
+func getWorker(tx store.Tx, name string) (actor.Worker, error) {
+	w := actor.Worker{Name: name}
 	r, err := tx.Get(workerKey(name))
 	if errors.Is(err, store.ErrNotFound) {
-		return w, refuse(NotFound, "worker %s not found", name)
+		return w, actor.Refuse(actor.NotFound, "worker %s not found", name)
 	}
 	if err != nil {
 		return w, err
@@ -148,7 +89,7 @@ func getWorker(tx store.Tx, name string) (Worker, error) {
 	return w, err
 }
 
-func putWorker(tx store.Tx, w *Worker) error {
+func putWorker(tx store.Tx, w *actor.Worker) error {
 	value, err := json.Marshal(w)
 	if err != nil {
 		return err

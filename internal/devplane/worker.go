@@ -11,13 +11,13 @@ import (
 
 // Register adds a worker, or replaces what is known of it. Doing it again changes nothing. A worker with another epoch than
 // before has lost its actors: they are crashed.
-func (p *Actors) Register(ctx context.Context, w Worker) (Worker, error) {
+func (p *Actors) Register(ctx context.Context, w actor.Worker) (actor.Worker, error) {
 	if !actor.ValidName(w.Name) || w.Actors < 1 || len(w.Addrs) == 0 {
-		return Worker{}, refuse(InvalidArgument, "worker: a name, an address and room for an actor are required")
+		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker: a name, an address and room for an actor are required")
 	}
 	err := p.store.Update(ctx, func(tx store.Tx) error {
 		before, err := getWorker(tx, w.Name)
-		if e := (*Error)(nil); errors.As(err, &e) && e.Code == NotFound {
+		if e := (*actor.Error)(nil); errors.As(err, &e) && e.Code == actor.NotFound {
 			value, err := json.Marshal(w)
 			if err != nil {
 				return err
@@ -41,8 +41,8 @@ func (p *Actors) Register(ctx context.Context, w Worker) (Worker, error) {
 }
 
 // Drain keeps further actors from a worker.
-func (p *Actors) Drain(ctx context.Context, name string) (Worker, error) {
-	var w Worker
+func (p *Actors) Drain(ctx context.Context, name string) (actor.Worker, error) {
+	var w actor.Worker
 	err := p.store.Update(ctx, func(tx store.Tx) (err error) {
 		if w, err = getWorker(tx, name); err != nil {
 			return err
@@ -87,16 +87,16 @@ func (p *Actors) lose(tx store.Tx, worker, why string) error {
 
 // choose finds the worker for an actor: one that takes actors, has its labels and, for a paused actor, is on its node; of
 // these the one with the most room by number, and by name among equals.
-func choose(tx store.Tx, a Actor) (Worker, error) {
-	var best Worker
+func choose(tx store.Tx, a actor.Actor) (actor.Worker, error) {
+	var best actor.Worker
 	room := 0
 	err := each(tx, KindWorker, "", func(r store.Record) error {
-		w := Worker{Name: r.Name}
+		w := actor.Worker{Name: r.Name}
 		if err := decode(r, &w); err != nil {
 			return err
 		}
 		w.Meta = metaOf(r)
-		if w.Draining || a.State == Paused && w.Node != a.Node || !selects(a.Selector, w.Labels) {
+		if w.Draining || a.State == actor.Paused && w.Node != a.Node || !selects(a.Selector, w.Labels) {
 			return nil
 		}
 		free := w.Actors
@@ -109,7 +109,7 @@ func choose(tx store.Tx, a Actor) (Worker, error) {
 		return nil
 	})
 	if err == nil && room == 0 {
-		err = refuse(ResourceExhausted, "no free workers available")
+		err = actor.Refuse(actor.ResourceExhausted, "no free workers available")
 	}
 	return best, err
 }
@@ -124,14 +124,14 @@ func selects(selector, labels map[string]string) bool {
 }
 
 // claim takes a place on a worker for an actor.
-func claim(tx store.Tx, a *Actor, w Worker) error {
+func claim(tx store.Tx, a *actor.Actor, w actor.Worker) error {
 	_, err := tx.Create(slotKey(w.Name, a.UID), newUID(), []byte(a.Ref.String()))
-	a.Assignment = &Assignment{Worker: w.Name, Epoch: w.Epoch, Place: w.Place}
+	a.Assignment = &actor.Assignment{Worker: w.Name, Epoch: w.Epoch, Place: w.Place}
 	return err
 }
 
 // release gives an actor's place up, if it has one.
-func release(tx store.Tx, a *Actor) error {
+func release(tx store.Tx, a *actor.Actor) error {
 	if a.Assignment == nil {
 		return nil
 	}

@@ -22,10 +22,10 @@ func TestScheduling(t *testing.T) {
 			t.Errorf("actor %d: %+v, %v; want %s", i, a.Assignment, err, want)
 		}
 	}
-	before := p.wantState(t, ref(6), devplane.Suspended, "")
+	before := p.wantState(t, ref(6), actor.Suspended, "")
 	_, _, err := p.Resume(ctx, ref(6))
-	wantCode(t, "no room", err, devplane.ResourceExhausted, "no free workers available")
-	if after := p.wantState(t, ref(6), devplane.Suspended, ""); after.Version != before.Version {
+	wantCode(t, "no room", err, actor.ResourceExhausted, "no free workers available")
+	if after := p.wantState(t, ref(6), actor.Suspended, ""); after.Version != before.Version {
 		t.Errorf("the actor was written: version %d, then %d", before.Version, after.Version)
 	}
 	// A paused actor gives its place up and can only go back to its node.
@@ -39,16 +39,16 @@ func TestScheduling(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = p.Resume(ctx, ref(0))
-	wantCode(t, "room on another node only", err, devplane.ResourceExhausted, "")
-	p.wantState(t, ref(0), devplane.Paused, "")
+	wantCode(t, "room on another node only", err, actor.ResourceExhausted, "")
+	p.wantState(t, ref(0), actor.Paused, "")
 	// Draining workers keep what they have and get nothing.
 	if _, err := p.Drain(ctx, "w2"); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = p.Resume(ctx, ref(5))
-	wantCode(t, "room on a draining worker only", err, devplane.ResourceExhausted, "")
+	wantCode(t, "room on a draining worker only", err, actor.ResourceExhausted, "")
 	_, err = p.Drain(ctx, "none")
-	wantCode(t, "drain", err, devplane.NotFound, "")
+	wantCode(t, "drain", err, actor.NotFound, "")
 }
 
 func TestSelector(t *testing.T) {
@@ -67,7 +67,7 @@ func TestSelector(t *testing.T) {
 		}
 		a, _, err := p.Resume(t.Context(), ref)
 		if tc.worker == "" {
-			wantCode(t, name, err, devplane.ResourceExhausted, "")
+			wantCode(t, name, err, actor.ResourceExhausted, "")
 		} else if err != nil || a.Assignment.Worker != tc.worker {
 			t.Errorf("%s: %+v, %v", name, a.Assignment, err)
 		}
@@ -92,18 +92,18 @@ func TestRetryOnALostWorker(t *testing.T) {
 			}
 			p.boxes.failing(with(devplane.ErrUnavailable))
 			_, _, err := p.Resume(t.Context(), a1)
-			wantCode(t, "first", err, devplane.Unavailable, "")
+			wantCode(t, "first", err, actor.Unavailable, "")
 			if err := lose(p); err != nil {
 				t.Fatal(err)
 			}
 			p.boxes.failing(nil)
 			_, resumed, err := p.Resume(t.Context(), a1)
-			wantCode(t, "retry", err, devplane.Aborted, "w0")
-			if a := p.wantState(t, a1, devplane.Crashed, ""); resumed || len(p.slots(t)) != 0 || !strings.HasPrefix(a.Crash, "resume failed: ") {
+			wantCode(t, "retry", err, actor.Aborted, "w0")
+			if a := p.wantState(t, a1, actor.Crashed, ""); resumed || len(p.slots(t)) != 0 || !strings.HasPrefix(a.Crash, "resume failed: ") {
 				t.Errorf("resumed %v, places %v, crash %q", resumed, p.slots(t), a.Crash)
 			}
 			_, _, err = p.Resume(t.Context(), a1)
-			wantCode(t, "later", err, devplane.FailedPrecondition, "")
+			wantCode(t, "later", err, actor.FailedPrecondition, "")
 		})
 	}
 }
@@ -124,13 +124,13 @@ func TestWorkerGone(t *testing.T) {
 			p.create(t, a1)
 			p.boxes.failing(func(string) error { return lose(p) })
 			_, resumed, err := p.Resume(t.Context(), a1)
-			wantCode(t, "resume", err, devplane.Aborted, "taken over")
-			if a := p.wantState(t, a1, devplane.Crashed, ""); resumed || !strings.Contains(a.Crash, "the worker") || len(p.slots(t)) != 0 {
+			wantCode(t, "resume", err, actor.Aborted, "taken over")
+			if a := p.wantState(t, a1, actor.Crashed, ""); resumed || !strings.Contains(a.Crash, "the worker") || len(p.slots(t)) != 0 {
 				t.Errorf("resumed %v, crash %q, places %v", resumed, a.Crash, p.slots(t))
 			}
 			p.boxes.failing(nil)
 			_, _, err = p.Resume(t.Context(), a1)
-			wantCode(t, "later", err, devplane.FailedPrecondition, "CRASHED")
+			wantCode(t, "later", err, actor.FailedPrecondition, "CRASHED")
 		})
 	}
 	t.Run("nothing changes when it registers again", func(t *testing.T) {
@@ -143,10 +143,10 @@ func TestWorkerGone(t *testing.T) {
 		if w := p.register(t, worker(0, 1)); w.UID != before.UID {
 			t.Errorf("another worker: %+v", w)
 		}
-		p.wantState(t, a1, devplane.Running, "w0")
+		p.wantState(t, a1, actor.Running, "w0")
 		err := p.Remove(t.Context(), "none")
-		wantCode(t, "remove", err, devplane.NotFound, "")
-		_, err = p.Register(t.Context(), devplane.Worker{Name: "W"})
-		wantCode(t, "register", err, devplane.InvalidArgument, "worker")
+		wantCode(t, "remove", err, actor.NotFound, "")
+		_, err = p.Register(t.Context(), actor.Worker{Name: "W"})
+		wantCode(t, "register", err, actor.InvalidArgument, "worker")
 	})
 }
