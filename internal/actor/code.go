@@ -1,6 +1,12 @@
 package actor
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrUnavailable is the side of the sandboxes when it cannot be reached, and the same may be tried again.
+var ErrUnavailable = errors.New("the worker is not available")
 
 // Code is why the control plane refuses something. The values and the names are those of gRPC, which carries them.
 type Code uint8

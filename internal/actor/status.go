@@ -64,6 +64,12 @@ type Meta struct {
 	Updated time.Time `json:"-"`
 }
 
+// Named is something that is a name and nothing else, such as an atespace.
+type Named struct {
+	Name string
+	Meta
+}
+
 // Actor is an actor as the control plane knows it.
 type Actor struct {
 	Ref `json:"-"`
@@ -107,10 +113,42 @@ type Worker struct {
 	Place
 	Epoch  int64             `json:"epoch"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Actors is how many it takes at a time.
-	Actors int `json:"actors"`
+	Capacity
 	// Draining workers keep their actors and get no others.
 	Draining bool `json:"draining,omitempty"`
 	// Hosted is how many it has now. It is counted when a worker is read.
 	Hosted int `json:"-"`
+	// SandboxClass is kept for whoever asks and not read.
+	SandboxClass string `json:"sandbox_class,omitempty"`
+}
+
+// Capacity is what a worker has to give.
+type Capacity struct {
+	// Actors is how many it takes at a time.
+	Actors int `json:"actors"`
+	// Resources and Hardware are kept for whoever asks and not read.
+	Resources []Limit           `json:"resources,omitempty"`
+	Hardware  map[string]string `json:"hardware,omitempty"`
+}
+
+// Terms are conditions of a write.
+type Terms struct {
+	AnyState bool   // of DeleteActor: whatever state it is in
+	UID      string // of what is meant; empty is whatever is there
+	Version  int64  // likewise; 0 is whatever it has
+}
+
+// Hold reports whether what is there is what is meant.
+func (t Terms) Hold(m Meta) bool {
+	return (t.UID == "" || t.UID == m.UID) && (t.Version == 0 || t.Version == m.Version)
+}
+
+// Require adds a fault for each of UID and version that is missing.
+func (t Terms) Require(f *Faults, field string) {
+	if t.UID == "" {
+		f.Add(field+".uid", "is required")
+	}
+	if t.Version == 0 {
+		f.Add(field+".version", "is required")
+	}
 }

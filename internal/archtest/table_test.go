@@ -63,7 +63,7 @@ var rooms = map[string][]string{
 
 	// Faces.
 	"internal/admin":    {"internal/config", "internal/exchange"},
-	"internal/devplane": {"internal/config", "internal/actor", "internal/egress", "internal/store"},
+	"internal/devplane": {"internal/config", "internal/cert", "internal/actor", "internal/egress", "internal/store"},
 	"internal/envoy":    {"internal/config", "internal/actor", "internal/egress", "internal/cert"},
 	"internal/demo":     {},
 
@@ -90,7 +90,7 @@ var deciders = map[string][]string{
 	"internal/actor/target.go":    {},
 	"internal/devplane/state.go":  {"internal/actor"},
 	"internal/egress/host.go":     {},
-	"internal/egress/policy.go":   {},
+	"internal/egress/policy.go":   {"internal/actor"},
 	"internal/egress/rules.go":    {},
 	"internal/egress/validate.go": {"internal/actor"},
 }

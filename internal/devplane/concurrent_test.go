@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
-	"github.com/sluice-proxy/sluice/internal/devplane"
 )
 
 // Fifty at a time: one sandbox results. Who comes while it is made is Aborted, who comes after finds it.
@@ -23,7 +22,7 @@ func TestConcurrentResume(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 50 {
 		callers.Go(func() {
-			_, resumed, err := p.Resume(context.Background(), a1)
+			_, resumed, err := p.ResumeActor(context.Background(), a1)
 			var e *actor.Error
 			switch {
 			case errors.As(err, &e) && e.Code == actor.Aborted:
@@ -47,14 +46,14 @@ func TestConcurrentResume(t *testing.T) {
 	hold2, under := make(chan struct{}), make(chan struct{})
 	p.boxes.failing(func(string) error { close(under); <-hold2; return nil })
 	callers.Go(func() {
-		if _, err := p.Suspend(context.Background(), a1); err != nil {
+		if _, err := p.SuspendActor(context.Background(), a1); err != nil {
 			t.Error(err)
 		}
 	})
 	<-under
-	_, _, err := p.Resume(t.Context(), a1)
+	_, _, err := p.ResumeActor(t.Context(), a1)
 	wantCode(t, "resume while it is suspended", err, actor.Aborted, "under way")
-	_, err = p.Delete(t.Context(), a1, devplane.Terms{AnyState: true})
+	_, err = p.DeleteActor(t.Context(), a1, actor.Terms{AnyState: true})
 	wantCode(t, "delete while it is suspended", err, actor.Aborted, "under way")
 	close(hold2)
 	callers.Wait()
@@ -66,7 +65,7 @@ func TestCallerLeaves(t *testing.T) {
 	p.create(t, a1)
 	ctx, leave := context.WithCancel(t.Context())
 	p.boxes.failing(func(string) error { leave(); return nil })
-	if a, resumed, err := p.Resume(ctx, a1); err != nil || !resumed || a.State != actor.Running {
+	if a, resumed, err := p.ResumeActor(ctx, a1); err != nil || !resumed || a.State != actor.Running {
 		t.Errorf("%+v, %v, %v", a, resumed, err)
 	}
 	p.wantState(t, a1, actor.Running, "w0")
@@ -86,7 +85,7 @@ func outlastLease(t *testing.T, overlap bool) {
 	resume := func() <-chan error {
 		end := make(chan error, 1)
 		go func() {
-			_, _, err := p.Resume(context.Background(), a1)
+			_, _, err := p.ResumeActor(context.Background(), a1)
 			end <- err
 		}()
 		synctest.Wait()

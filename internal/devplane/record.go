@@ -34,6 +34,16 @@ func lockKey(r actor.Ref) store.Key {
 	return store.Key{Kind: KindLock, Group: r.Atespace, Name: r.Name}
 }
 
+func atespaceKey(name string) store.Key { return store.Key{Kind: KindAtespace, Name: name} }
+
+func templateKey(r actor.Ref) store.Key {
+	return store.Key{Kind: KindTemplate, Group: r.Atespace, Name: r.Name}
+}
+
+func policyKey(r actor.Ref) store.Key {
+	return store.Key{Kind: KindPolicy, Group: r.Atespace, Name: r.Name}
+}
+
 func workerKey(name string) store.Key { return store.Key{Kind: KindWorker, Name: name} }
 
 func slotKey(worker, uid string) store.Key {
@@ -47,58 +57,75 @@ func decode[T any](r store.Record, into *T) error {
 	return nil
 }
 
-// getActor reads an actor. One that is not there is NotFound.
-func getActor(tx store.Tx, ref actor.Ref) (actor.Actor, error) {
-	a := actor.Actor{Ref: ref}
-	r, err := tx.Get(actorKey(ref))
+// get reads a record. One that is not there is NotFound, with the words for it.
+func get[T any](tx store.Tx, k store.Key, into *T, words string, args ...any) (actor.Meta, error) {
+	r, err := tx.Get(k)
 	if errors.Is(err, store.ErrNotFound) {
-		return a, actor.Refuse(actor.NotFound, "actor %s not found", ref)
+		return actor.Meta{}, actor.Refuse(actor.NotFound, words, args...)
 	}
 	if err != nil {
-		return a, err
+		return actor.Meta{}, err
 	}
-	err = decode(r, &a)
-	a.Meta = metaOf(r)
+	return metaOf(r), decode(r, into)
+}
+
+// create makes a record of a value, and sets its meta.
+func create[T any](tx store.Tx, k store.Key, value *T, meta *actor.Meta) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	r, err := tx.Create(k, newUID(), text)
+	*meta = metaOf(r)
+	return err
+}
+
+// put writes a value over the version that it was read in, and sets its meta.
+func put[T any](tx store.Tx, k store.Key, value *T, meta *actor.Meta) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	r, err := tx.Update(k, meta.Version, text)
+	if err == nil {
+		*meta = metaOf(r)
+	}
+	return err
+}
+
+// existing puts AlreadyExists, with the words for it, in the place of the store's error.
+func existing(err error, words string, args ...any) error {
+	if errors.Is(err, store.ErrExists) {
+		return actor.Refuse(actor.AlreadyExists, words, args...)
+	}
+	return err
+}
+
+// getActor reads an actor. One that is not there is NotFound.
+func getActor(tx store.Tx, ref actor.Ref) (a actor.Actor, err error) {
+	a.Ref = ref
+	a.Meta, err = get(tx, actorKey(ref), &a, "actor %s not found", ref)
 	return a, err
 }
 
 // putActor writes an actor that was read in the same transaction.
-func putActor(tx store.Tx, a *actor.Actor) error {
-	value, err := json.Marshal(a)
-	if err != nil {
-		return err
-	}
-	r, err := tx.Update(actorKey(a.Ref), a.Version, value)
-	if err == nil {
-		a.Meta = metaOf(r)
-	}
-	return err
-}
+func putActor(tx store.Tx, a *actor.Actor) error { return put(tx, actorKey(a.Ref), a, &a.Meta) }
 
-func getWorker(tx store.Tx, name string) (actor.Worker, error) {
-	w := actor.Worker{Name: name}
-	r, err := tx.Get(workerKey(name))
-	if errors.Is(err, store.ErrNotFound) {
-		return w, actor.Refuse(actor.NotFound, "worker %s not found", name)
-	}
-	if err != nil {
+// getWorker reads a worker and counts its actors.
+func getWorker(tx store.Tx, name string) (w actor.Worker, err error) {
+	w.Name = name
+	if w.Meta, err = get(tx, workerKey(name), &w, "worker %s not found", name); err != nil {
 		return w, err
 	}
-	err = decode(r, &w)
-	w.Meta = metaOf(r)
+	err = countHosted(tx, &w)
 	return w, err
 }
 
-func putWorker(tx store.Tx, w *actor.Worker) error {
-	value, err := json.Marshal(w)
-	if err != nil {
-		return err
-	}
-	r, err := tx.Update(workerKey(w.Name), w.Version, value)
-	if err == nil {
-		w.Meta = metaOf(r)
-	}
-	return err
+func putWorker(tx store.Tx, w *actor.Worker) error { return put(tx, workerKey(w.Name), w, &w.Meta) }
+
+func countHosted(tx store.Tx, w *actor.Worker) error {
+	w.Hosted = 0
+	return each(tx, KindSlot, w.Name, func(store.Record) error { w.Hosted++; return nil })
 }
 
 // each calls f for all records of a kind and a group.

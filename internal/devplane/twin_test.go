@@ -26,7 +26,7 @@ func TestActorsTwin(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 30).Draw(r, "steps") {
 			ref := actor.Ref{Atespace: "demo", Name: fmt.Sprint("a", rapid.IntRange(0, 3).Draw(r, "actor"))}
-			failure := rapid.SampledFrom([]error{nil, nil, nil, devplane.ErrUnavailable, errors.New("broken")}).Draw(r, "failure")
+			failure := rapid.SampledFrom([]error{nil, nil, nil, actor.ErrUnavailable, errors.New("broken")}).Draw(r, "failure")
 			p.boxes.failing(with(failure))
 			op := actor.Op(rapid.IntRange(0, 3).Draw(r, "op"))
 			states[ref] = p.twinStep(r, t, ref, states[ref], op, failure)
@@ -42,13 +42,13 @@ func (p plane) twinStep(r *rapid.T, t *testing.T, ref actor.Ref, was actor.State
 	free := 3 - before["w0"] - before["w1"]
 	switch op {
 	case actor.Resume:
-		_, _, err = p.Resume(t.Context(), ref)
+		_, _, err = p.ResumeActor(t.Context(), ref)
 	case actor.Suspend:
-		_, err = p.Suspend(t.Context(), ref)
+		_, err = p.SuspendActor(t.Context(), ref)
 	case actor.Pause:
-		_, err = p.Pause(t.Context(), ref)
+		_, err = p.PauseActor(t.Context(), ref)
 	default:
-		_, err = p.Revert(t.Context(), ref)
+		_, err = p.RevertActor(t.Context(), ref)
 	}
 	var e *actor.Error
 	code := actor.Code(0)
@@ -67,7 +67,7 @@ func (p plane) twinStep(r *rapid.T, t *testing.T, ref actor.Ref, was actor.State
 		want = actor.ResourceExhausted
 	case failure == nil || !called:
 		next = map[actor.Op]actor.State{actor.Resume: actor.Running, actor.Suspend: actor.Suspended, actor.Pause: actor.Paused, actor.Revert: actor.Suspended}[op]
-	case errors.Is(failure, devplane.ErrUnavailable):
+	case errors.Is(failure, actor.ErrUnavailable):
 		want = actor.Unavailable
 		if op == actor.Resume {
 			next = actor.Resuming
@@ -86,7 +86,7 @@ func (p plane) twinStep(r *rapid.T, t *testing.T, ref actor.Ref, was actor.State
 func (p plane) checkRules(r *rapid.T, t *testing.T, states map[actor.Ref]actor.State) {
 	on := map[string]int{}
 	for ref, want := range states {
-		a, err := p.Get(t.Context(), ref)
+		a, err := p.GetActor(t.Context(), ref)
 		if err != nil || a.State != want {
 			r.Fatalf("%v is %v, %v; want %v", ref, a.State, err, want)
 		}
