@@ -70,7 +70,7 @@ var rooms = map[string][]string{
 	// Top.
 	"internal/app":      {anyRoom},
 	"gateway":           {"internal/app", "internal/config", "internal/exchange"},
-	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/control", "internal/egress"},
+	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/cert", "internal/control", "internal/egress"},
 	"cmd/sluice-worker": {"internal/entrypoint", "internal/worker", "internal/tunnel", "internal/conn", "internal/drain", "internal/config"},
 
 	// Test support; refused to everything above by onlyForTests.
