@@ -152,3 +152,12 @@ func (t Terms) Require(f *Faults, field string) {
 		f.Add(field+".version", "is required")
 	}
 }
+
+// Source is where a value is read that belongs to an actor, such as its policy or its assignment.
+type Source[T any] interface {
+	// Get returns the value and its version. It may be as old as the source says. Errors are *Error.
+	Get(ctx context.Context, ref Ref) (value T, version int64, err error)
+	// Changes names actors whose values may be others than Get has returned: whoever still needs one gets it again. It
+	// is one channel for all who ask, and never closed.
+	Changes() <-chan Ref
+}
