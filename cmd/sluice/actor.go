@@ -73,6 +73,9 @@ func (p *plane) actorCreate() *cobra.Command {
 	var template string
 	var labels []string
 	cmd := actorOp("create", "Make an actor, which is suspended at first", func(ctx context.Context, c *control.Client, r actor.Ref) (actor.Actor, error) {
+		if template == "" {
+			return actor.Actor{}, usagef("--template is required")
+		}
 		if !strings.Contains(template, "/") {
 			template = r.Atespace + "/" + template
 		}
@@ -88,7 +91,6 @@ func (p *plane) actorCreate() *cobra.Command {
 	})(p)
 	cmd.Flags().StringVar(&template, "template", "", "template to make it from, NAME or ATESPACE/NAME (required)")
 	cmd.Flags().StringArrayVar(&labels, "selector", nil, "KEY=VALUE, a label that its worker must have; repeatable")
-	_ = cmd.MarkFlagRequired("template")
 	return cmd
 }
 
