@@ -137,7 +137,7 @@ func setPolicy(ctx context.Context, c *control.Client, ref actor.Ref, policy egr
 	if e := (*actor.Error)(nil); errors.As(err, &e) && e.Code == actor.NotFound {
 		return c.CreatePolicy(ctx, ref, policy)
 	}
-	if unreadable := (actor.Faults)(nil); err != nil && !errors.As(err, &unreadable) { // one that nobody can read may be replaced
+	if unreadable := actor.Faults(nil); err != nil && !errors.As(err, &unreadable) { // one that nobody can read may be replaced
 		return before, err
 	}
 	return c.UpdatePolicy(ctx, ref, policy, actor.Terms{UID: before.UID, Version: before.Version})

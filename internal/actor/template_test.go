@@ -2,7 +2,6 @@ package actor_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -101,7 +100,7 @@ func TestCodesAndStates(t *testing.T) {
 	m := actor.Meta{UID: "u", Version: 2}
 	for terms, want := range map[actor.Terms]bool{{}: true, {UID: "u"}: true, {Version: 2}: true, {UID: "u", Version: 2}: true, {UID: "v"}: false, {Version: 1}: false, {UID: "u", Version: 3}: false} {
 		if terms.Hold(m) != want {
-			t.Error(fmt.Sprintf("%+v", terms))
+			t.Errorf("%+v", terms)
 		}
 	}
 }

@@ -78,16 +78,7 @@ func StartAteapi(ctx context.Context, o AteapiOptions) (_ *Ateapi, err error) {
 			err = errors.Join(err, a.release())
 		}
 	}()
-	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
-		return nil, err
-	}
-	if a.hub, err = cert.OpenHub(cert.HubOptions{Dir: PKIDir(o.DataDir), Log: o.Log}); err != nil {
-		return nil, fmt.Errorf("the certificates in %s: %w", PKIDir(o.DataDir), err)
-	}
-	if err := mountComponents(a.hub, o.Workers); err != nil {
-		return nil, err
-	}
-	if a.store, err = openStore(ctx, o); err != nil {
+	if err := a.open(ctx, o); err != nil {
 		return nil, err
 	}
 	hosts := control.NewHosts(o.EgressGateway)
@@ -109,6 +100,21 @@ func StartAteapi(ctx context.Context, o AteapiOptions) (_ *Ateapi, err error) {
 	}
 	a.Addr, a.server = l.Addr().String(), control.NewServer(options)
 	return a, a.start(netutil.LimitListener(l, ateapiConnections), o)
+}
+
+// open opens what is in the data directory.
+func (a *Ateapi) open(ctx context.Context, o AteapiOptions) (err error) {
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+		return err
+	}
+	if a.hub, err = cert.OpenHub(cert.HubOptions{Dir: PKIDir(o.DataDir), Log: o.Log}); err != nil {
+		return fmt.Errorf("the certificates in %s: %w", PKIDir(o.DataDir), err)
+	}
+	if err := mountComponents(a.hub, o.Workers); err != nil {
+		return err
+	}
+	a.store, err = openStore(ctx, o)
+	return err
 }
 
 // start lets everything run that runs.

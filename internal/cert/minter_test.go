@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -122,6 +123,27 @@ func TestMinterFails(t *testing.T) {
 	}
 	if _, err := cert.ListenMinter(path); !errors.Is(err, cert.ErrLocked) {
 		t.Errorf("a second one at the socket: %v", err)
+	}
+	// What a process that was killed has left is no obstacle; a file that is no socket is left alone.
+	stale := filepath.Join(t.TempDir(), "stale.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	again, err := cert.ListenMinter(stale)
+	if err != nil {
+		t.Errorf("over what is left: %v", err)
+	} else {
+		_ = again.Close()
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cert.ListenMinter(file); err == nil {
+		t.Error("over a file")
 	}
 	away := cert.NewSocketMinter(filepath.Join(t.TempDir(), "none"))
 	defer func() { _ = away.Close() }()

@@ -230,7 +230,7 @@ func TestWorkerLeaves(t *testing.T) {
 	}
 	// With another epoch it has lost what it had.
 	w.end()
-	w = s.attach(t, "w1", 1, 2)
+	s.attach(t, "w1", 1, 2)
 	if a, err := s.admin.GetActor(ctx, a1); err != nil || a.State != actor.Crashed {
 		t.Errorf("%v %+v, %v", a.State, a, err)
 	}

@@ -174,7 +174,7 @@ func FuzzPolicyText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, err := control.ParsePolicy(text, ref)
 		if err != nil {
-			if faults := (actor.Faults)(nil); errors.As(err, &faults) && len(faults) == 0 {
+			if faults := actor.Faults(nil); errors.As(err, &faults) && len(faults) == 0 {
 				t.Error("an error without a fault")
 			}
 			return

@@ -107,7 +107,7 @@ func TestSandboxFailures(t *testing.T) {
 		_, _, err := s.admin.ResumeActor(ctx, ref)
 		wantCode(t, tc.name, err, tc.code)
 		a, err := s.admin.GetActor(ctx, ref)
-		if err != nil || a.State != tc.state || a.Crash != tc.crash || (a.Assignment != nil) != (tc.state == actor.Resuming) || (a.CrashTime.IsZero()) != (tc.crash == "") {
+		if err != nil || a.State != tc.state || a.Crash != tc.crash || (a.Assignment != nil) != (tc.state == actor.Resuming) || a.CrashTime.IsZero() != (tc.crash == "") {
 			t.Errorf("%s: %+v, %v", tc.name, a, err)
 		}
 	}
