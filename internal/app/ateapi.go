@@ -172,7 +172,11 @@ func openStore(ctx context.Context, o AteapiOptions) (store.Store, error) {
 	case StoreMemory:
 		return store.NewMemory(), nil
 	case StoreSQLite:
-		return store.OpenSQLite(ctx, filepath.Join(o.DataDir, "ateapi.db"))
+		s, err := store.OpenSQLite(ctx, filepath.Join(o.DataDir, "ateapi.db"))
+		if err != nil { // else a nil *SQLite would be a store
+			return nil, err
+		}
+		return s, nil
 	}
 	return nil, fmt.Errorf("a store %q is not known, use %s or %s", o.Store, StoreSQLite, StoreMemory)
 }

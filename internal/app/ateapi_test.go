@@ -33,10 +33,10 @@ func TestAteapiStartFails(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	for name, change := range map[string]func(*app.AteapiOptions){
-		"an address that is taken":    func(o *app.AteapiOptions) { o.Listen = taken.Addr().String() },
-		"a store that is not known":   func(o *app.AteapiOptions) { o.Store = "disk" },
-		"a worker with a bad name":    func(o *app.AteapiOptions) { o.Workers = []string{"../w"} },
-		"a socket in no directory":    func(o *app.AteapiOptions) { o.Minter = filepath.Join(dir, "none", "s") },
+		"an address that is taken":  func(o *app.AteapiOptions) { o.Listen = taken.Addr().String() },
+		"a store that is not known": func(o *app.AteapiOptions) { o.Store = "disk" },
+		"a worker with a bad name":  func(o *app.AteapiOptions) { o.Workers = []string{"../w"} },
+		"a socket in no directory":  func(o *app.AteapiOptions) { o.Minter = filepath.Join(dir, "none", "s") },
 		"a store that is a directory": func(*app.AteapiOptions) {
 			_ = os.Remove(filepath.Join(dir, "ateapi.db"))
 			_ = os.Mkdir(filepath.Join(dir, "ateapi.db"), 0o700)
