@@ -22,8 +22,8 @@ func pageOf(size int32, token string) (after string, limit int, err error) {
 	default:
 		limit = min(int(size), maxPage)
 	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(raw) > 200 {
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(raw) > 200 || base64.RawURLEncoding.EncodeToString(raw) != token { // decoding passes over line ends
 		return "", 0, actor.Refuse(actor.InvalidArgument, "page_token: not one of this server's")
 	}
 	return string(raw), limit, nil
