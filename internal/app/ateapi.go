@@ -68,11 +68,13 @@ type Ateapi struct {
 	stop   context.CancelFunc
 	run    sync.WaitGroup
 	failed chan error // holds one for each part that runs
+	close  func() error
 }
 
 // StartAteapi starts a control plane, and returns once it serves. ctx is only for the start.
 func StartAteapi(ctx context.Context, o AteapiOptions) (_ *Ateapi, err error) {
 	a := &Ateapi{failed: make(chan error, 3)}
+	a.close = sync.OnceValue(a.end)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.release())
@@ -147,8 +149,10 @@ func (a *Ateapi) Wait(ctx context.Context) error {
 	}
 }
 
-// Close ends it: calls that are under way have 5 s. It may be called once.
-func (a *Ateapi) Close() error {
+// Close ends it: calls that are under way have 5 s.
+func (a *Ateapi) Close() error { return a.close() }
+
+func (a *Ateapi) end() error {
 	a.server.Stop(ateapiWait)
 	a.stop()
 	a.run.Wait()

@@ -39,7 +39,7 @@ type HostOptions struct {
 	// Worker has a name, addresses, room for actors, a node and an epoch. Its identity is the client's certificate.
 	Worker    actor.Worker
 	Sandboxes Sandboxes
-	// Exits are told of while the worker is attached; nil tells none.
+	// Exits are taken while the worker is attached, and told then or when it is again; nil tells none.
 	Exits <-chan Exit
 	// Attached is called each time that the control plane has taken the worker; nil is not.
 	Attached func(actor.Worker)
@@ -56,9 +56,10 @@ func (c *Client) Host(ctx context.Context, o HostOptions) error {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	wait := 100 * time.Millisecond
+	var untold []Exit
 	for {
 		began := time.Now()
-		err := c.attach(ctx, o)
+		err := c.attach(ctx, o, &untold)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -84,6 +85,8 @@ func (c *Client) Host(ctx context.Context, o HostOptions) error {
 type hostStream struct {
 	HostOptions
 	stream atenetx.Host_AttachClient
+	// untold are exits that could not be sent; only tellExits touches it, one after the other.
+	untold *[]Exit
 
 	sending sync.Mutex // held over a Send: a stream takes one at a time
 	orders  sync.WaitGroup
@@ -91,14 +94,14 @@ type hostStream struct {
 }
 
 // attach is one stream from its beginning to its end. Nothing of it runs afterwards.
-func (c *Client) attach(ctx context.Context, o HostOptions) error {
+func (c *Client) attach(ctx context.Context, o HostOptions, untold *[]Exit) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	stream, err := c.host.Attach(ctx)
 	if err != nil {
 		return refusal(err)
 	}
-	s := &hostStream{HostOptions: o, stream: stream, room: make(chan struct{}, hostOrders)}
+	s := &hostStream{HostOptions: o, stream: stream, untold: untold, room: make(chan struct{}, hostOrders)}
 	err = s.run(ctx)
 	fail(err)
 	s.orders.Wait()
@@ -155,8 +158,16 @@ func (s *hostStream) send(m *atenetx.HostMessage) error {
 	return s.stream.Send(m)
 }
 
+// tellExits tells of exits, those first that an earlier stream could not. What was sent just before a stream broke may be lost.
 func (s *hostStream) tellExits(ctx context.Context) {
 	for {
+		for len(*s.untold) > 0 {
+			e := (*s.untold)[0]
+			if err := s.send(&atenetx.HostMessage{Exit: &atenetx.Exit{Actor: encodeRef(e.Ref), ActorUid: e.UID, Message: clip(e.Why)}}); err != nil {
+				return // the stream has ended
+			}
+			*s.untold = (*s.untold)[1:]
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -164,9 +175,7 @@ func (s *hostStream) tellExits(ctx context.Context) {
 			if !ok {
 				return
 			}
-			if err := s.send(&atenetx.HostMessage{Exit: &atenetx.Exit{Actor: encodeRef(e.Ref), ActorUid: e.UID, Message: clip(e.Why)}}); err != nil {
-				s.Log.Warn("an exit could not be told", "actor", e.Ref.String(), "error", err)
-			}
+			*s.untold = append(*s.untold, e)
 		}
 	}
 }

@@ -69,6 +69,7 @@ func NewServer(o ServerOptions) *Server {
 		grpc.MaxRecvMsgSize(MaxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true), // they use what the owner closes after Stop
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 			return status.Error(codes.Unimplemented, "the method is not carried")
@@ -83,7 +84,8 @@ func NewServer(o ServerOptions) *Server {
 // Serve serves the connections of a listener, which it closes, until Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
-// Stop ends the streams of workers, lets calls that are under way end, and after the wait ends them too.
+// Stop ends the streams of workers, lets calls that are under way end, and after the wait ends their connections. It returns when no
+// call runs any more, also of callers that have left: without workers all of them end soon.
 func (s *Server) Stop(wait time.Duration) {
 	s.o.Hosts.Close()
 	hard := time.AfterFunc(wait, s.grpc.Stop)

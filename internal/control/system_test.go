@@ -40,7 +40,7 @@ func startAteapi(t *testing.T, dir string, kind app.StoreKind) system {
 		t.Fatal(err)
 	}
 	s := system{Ateapi: a, dir: dir}
-	t.Cleanup(sync.OnceFunc(func() { _ = a.Close() }))
+	t.Cleanup(func() { _ = a.Close() })
 	s.admin = s.client(t, "admin")
 	return s
 }

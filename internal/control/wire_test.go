@@ -279,6 +279,38 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// A control plane that ends while an actor is resumed leaves it as after any failure, also when its caller has left.
+func TestStopDuringResume(t *testing.T) {
+	dir := t.TempDir()
+	s := startAteapi(t, dir, app.StoreSQLite)
+	s.seed(t)
+	s.create(t, a1)
+	w := s.attach(t, "w1", 1, 1)
+	under := make(chan struct{})
+	w.failing(func(ctx context.Context, _ string) error { close(under); <-ctx.Done(); return ctx.Err() })
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := s.admin.ResumeActor(ctx, a1)
+		ended <- err
+	}()
+	<-under
+	leave()
+	wantCode(t, "who has left", <-ended, actor.Canceled)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.end()
+	s = startAteapi(t, dir, app.StoreSQLite)
+	if a, err := s.admin.GetActor(t.Context(), a1); err != nil || a.State != actor.Resuming || a.Assignment == nil {
+		t.Errorf("%v on %+v, %v", a.State, a.Assignment, err)
+	}
+	s.attach(t, "w1", 1, 1)
+	if a := s.resume(t, a1); a.State != actor.Running {
+		t.Errorf("%v", a.State)
+	}
+}
+
 // Pages are short, and together everything.
 func TestPagesOverTheWire(t *testing.T) {
 	s := newSystem(t)
