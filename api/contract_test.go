@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/api/ateapi"
 	"github.com/sluice-proxy/sluice/api/atelet"
+	"github.com/sluice-proxy/sluice/api/atenetx"
 	"github.com/sluice-proxy/sluice/api/credprovider"
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
@@ -22,7 +23,7 @@ import (
 var files = []protoreflect.FileDescriptor{
 	ateapi.File_ateapi_actor_proto, ateapi.File_ateapi_control_proto, ateapi.File_ateapi_policy_proto,
 	ateapi.File_ateapi_resource_proto, ateapi.File_ateapi_template_proto, ateapi.File_ateapi_worker_proto,
-	atelet.File_atelet_support_proto, credprovider.File_credprovider_provider_proto,
+	atelet.File_atelet_support_proto, atenetx.File_atenetx_host_proto, credprovider.File_credprovider_provider_proto,
 }
 
 // TestContract compares every name, number and type with testdata/contract.txt, which nothing writes but

@@ -600,19 +600,19 @@ func (x *SandboxConfig) GetConfigName() string {
 	return ""
 }
 
-// Volume has exactly one source.
+// Volume has a name and exactly one of its other members.
+//
+// The members are no oneof: a decoder of one keeps the last member that the bytes hold, and a volume with two, which has to
+// be refused, would pass. The bytes are the same.
 type Volume struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Types that are valid to be assigned to Source:
-	//
-	//	*Volume_DurableDir
-	//	*Volume_ExternalVolumeTemplate
-	//	*Volume_SystemInfo
-	//	*Volume_Image
-	Source        isVolume_Source `protobuf_oneof:"source"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state                  protoimpl.MessageState  `protogen:"open.v1"`
+	Name                   string                  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	DurableDir             *DurableDir             `protobuf:"bytes,2,opt,name=durable_dir,json=durableDir,proto3" json:"durable_dir,omitempty"`
+	ExternalVolumeTemplate *ExternalVolumeTemplate `protobuf:"bytes,3,opt,name=external_volume_template,json=externalVolumeTemplate,proto3" json:"external_volume_template,omitempty"`
+	SystemInfo             *SystemInfo             `protobuf:"bytes,5,opt,name=system_info,json=systemInfo,proto3" json:"system_info,omitempty"`
+	Image                  *ImageVolume            `protobuf:"bytes,6,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *Volume) Reset() {
@@ -652,76 +652,33 @@ func (x *Volume) GetName() string {
 	return ""
 }
 
-func (x *Volume) GetSource() isVolume_Source {
-	if x != nil {
-		return x.Source
-	}
-	return nil
-}
-
 func (x *Volume) GetDurableDir() *DurableDir {
 	if x != nil {
-		if x, ok := x.Source.(*Volume_DurableDir); ok {
-			return x.DurableDir
-		}
+		return x.DurableDir
 	}
 	return nil
 }
 
 func (x *Volume) GetExternalVolumeTemplate() *ExternalVolumeTemplate {
 	if x != nil {
-		if x, ok := x.Source.(*Volume_ExternalVolumeTemplate); ok {
-			return x.ExternalVolumeTemplate
-		}
+		return x.ExternalVolumeTemplate
 	}
 	return nil
 }
 
 func (x *Volume) GetSystemInfo() *SystemInfo {
 	if x != nil {
-		if x, ok := x.Source.(*Volume_SystemInfo); ok {
-			return x.SystemInfo
-		}
+		return x.SystemInfo
 	}
 	return nil
 }
 
 func (x *Volume) GetImage() *ImageVolume {
 	if x != nil {
-		if x, ok := x.Source.(*Volume_Image); ok {
-			return x.Image
-		}
+		return x.Image
 	}
 	return nil
 }
-
-type isVolume_Source interface {
-	isVolume_Source()
-}
-
-type Volume_DurableDir struct {
-	DurableDir *DurableDir `protobuf:"bytes,2,opt,name=durable_dir,json=durableDir,proto3,oneof"`
-}
-
-type Volume_ExternalVolumeTemplate struct {
-	ExternalVolumeTemplate *ExternalVolumeTemplate `protobuf:"bytes,3,opt,name=external_volume_template,json=externalVolumeTemplate,proto3,oneof"`
-}
-
-type Volume_SystemInfo struct {
-	SystemInfo *SystemInfo `protobuf:"bytes,5,opt,name=system_info,json=systemInfo,proto3,oneof"`
-}
-
-type Volume_Image struct {
-	Image *ImageVolume `protobuf:"bytes,6,opt,name=image,proto3,oneof"`
-}
-
-func (*Volume_DurableDir) isVolume_Source() {}
-
-func (*Volume_ExternalVolumeTemplate) isVolume_Source() {}
-
-func (*Volume_SystemInfo) isVolume_Source() {}
-
-func (*Volume_Image) isVolume_Source() {}
 
 // DurableDir is a directory that outlives suspension.
 type DurableDir struct {
@@ -903,14 +860,11 @@ func (x *SystemInfo) GetDataSources() []*SystemInfoDataSource {
 	return nil
 }
 
-// SystemInfoDataSource has exactly one of its members.
+// SystemInfoDataSource has exactly one of its members; no oneof, as in Volume.
 type SystemInfoDataSource struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Source:
-	//
-	//	*SystemInfoDataSource_ActorMetadata
-	//	*SystemInfoDataSource_TrustBundle
-	Source        isSystemInfoDataSource_Source `protobuf_oneof:"source"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ActorMetadata *ActorMetadataSource   `protobuf:"bytes,1,opt,name=actor_metadata,json=actorMetadata,proto3" json:"actor_metadata,omitempty"`
+	TrustBundle   *TrustBundleSource     `protobuf:"bytes,2,opt,name=trust_bundle,json=trustBundle,proto3" json:"trust_bundle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -945,46 +899,19 @@ func (*SystemInfoDataSource) Descriptor() ([]byte, []int) {
 	return file_ateapi_template_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *SystemInfoDataSource) GetSource() isSystemInfoDataSource_Source {
-	if x != nil {
-		return x.Source
-	}
-	return nil
-}
-
 func (x *SystemInfoDataSource) GetActorMetadata() *ActorMetadataSource {
 	if x != nil {
-		if x, ok := x.Source.(*SystemInfoDataSource_ActorMetadata); ok {
-			return x.ActorMetadata
-		}
+		return x.ActorMetadata
 	}
 	return nil
 }
 
 func (x *SystemInfoDataSource) GetTrustBundle() *TrustBundleSource {
 	if x != nil {
-		if x, ok := x.Source.(*SystemInfoDataSource_TrustBundle); ok {
-			return x.TrustBundle
-		}
+		return x.TrustBundle
 	}
 	return nil
 }
-
-type isSystemInfoDataSource_Source interface {
-	isSystemInfoDataSource_Source()
-}
-
-type SystemInfoDataSource_ActorMetadata struct {
-	ActorMetadata *ActorMetadataSource `protobuf:"bytes,1,opt,name=actor_metadata,json=actorMetadata,proto3,oneof"`
-}
-
-type SystemInfoDataSource_TrustBundle struct {
-	TrustBundle *TrustBundleSource `protobuf:"bytes,2,opt,name=trust_bundle,json=trustBundle,proto3,oneof"`
-}
-
-func (*SystemInfoDataSource_ActorMetadata) isSystemInfoDataSource_Source() {}
-
-func (*SystemInfoDataSource_TrustBundle) isSystemInfoDataSource_Source() {}
 
 // ActorMetadataSource writes facts about the actor.
 type ActorMetadataSource struct {
@@ -1340,16 +1267,15 @@ const file_ateapi_template_proto_rawDesc = "" +
 	"\rSandboxConfig\x129\n" +
 	"\rsandbox_class\x18\x01 \x01(\x0e2\x14.ateapi.SandboxClassR\fsandboxClass\x12\x1f\n" +
 	"\vconfig_name\x18\x02 \x01(\tR\n" +
-	"configName\"\x9d\x02\n" +
+	"configName\"\x8b\x02\n" +
 	"\x06Volume\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
-	"\vdurable_dir\x18\x02 \x01(\v2\x12.ateapi.DurableDirH\x00R\n" +
-	"durableDir\x12Z\n" +
-	"\x18external_volume_template\x18\x03 \x01(\v2\x1e.ateapi.ExternalVolumeTemplateH\x00R\x16externalVolumeTemplate\x125\n" +
-	"\vsystem_info\x18\x05 \x01(\v2\x12.ateapi.SystemInfoH\x00R\n" +
-	"systemInfo\x12+\n" +
-	"\x05image\x18\x06 \x01(\v2\x13.ateapi.ImageVolumeH\x00R\x05imageB\b\n" +
-	"\x06source\"\f\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x123\n" +
+	"\vdurable_dir\x18\x02 \x01(\v2\x12.ateapi.DurableDirR\n" +
+	"durableDir\x12X\n" +
+	"\x18external_volume_template\x18\x03 \x01(\v2\x1e.ateapi.ExternalVolumeTemplateR\x16externalVolumeTemplate\x123\n" +
+	"\vsystem_info\x18\x05 \x01(\v2\x12.ateapi.SystemInfoR\n" +
+	"systemInfo\x12)\n" +
+	"\x05image\x18\x06 \x01(\v2\x13.ateapi.ImageVolumeR\x05image\"\f\n" +
 	"\n" +
 	"DurableDir\"b\n" +
 	"\x16ExternalVolumeTemplate\x12\x1a\n" +
@@ -1359,11 +1285,10 @@ const file_ateapi_template_proto_rawDesc = "" +
 	"\treference\x18\x01 \x01(\tR\treference\"M\n" +
 	"\n" +
 	"SystemInfo\x12?\n" +
-	"\fdata_sources\x18\x01 \x03(\v2\x1c.ateapi.SystemInfoDataSourceR\vdataSources\"\xa6\x01\n" +
-	"\x14SystemInfoDataSource\x12D\n" +
-	"\x0eactor_metadata\x18\x01 \x01(\v2\x1b.ateapi.ActorMetadataSourceH\x00R\ractorMetadata\x12>\n" +
-	"\ftrust_bundle\x18\x02 \x01(\v2\x19.ateapi.TrustBundleSourceH\x00R\vtrustBundleB\b\n" +
-	"\x06source\"F\n" +
+	"\fdata_sources\x18\x01 \x03(\v2\x1c.ateapi.SystemInfoDataSourceR\vdataSources\"\x98\x01\n" +
+	"\x14SystemInfoDataSource\x12B\n" +
+	"\x0eactor_metadata\x18\x01 \x01(\v2\x1b.ateapi.ActorMetadataSourceR\ractorMetadata\x12<\n" +
+	"\ftrust_bundle\x18\x02 \x01(\v2\x19.ateapi.TrustBundleSourceR\vtrustBundle\"F\n" +
 	"\x13ActorMetadataSource\x12/\n" +
 	"\x05items\x18\x01 \x03(\v2\x19.ateapi.ActorMetadataItemR\x05items\"Y\n" +
 	"\x11ActorMetadataItem\x120\n" +
@@ -1478,16 +1403,6 @@ func file_ateapi_template_proto_init() {
 	}
 	file_ateapi_policy_proto_init()
 	file_ateapi_resource_proto_init()
-	file_ateapi_template_proto_msgTypes[8].OneofWrappers = []any{
-		(*Volume_DurableDir)(nil),
-		(*Volume_ExternalVolumeTemplate)(nil),
-		(*Volume_SystemInfo)(nil),
-		(*Volume_Image)(nil),
-	}
-	file_ateapi_template_proto_msgTypes[13].OneofWrappers = []any{
-		(*SystemInfoDataSource_ActorMetadata)(nil),
-		(*SystemInfoDataSource_TrustBundle)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -94,16 +94,27 @@ type Mutual struct {
 	Check func(uri string) error
 	// Protocols is what is offered by ALPN, in order of preference.
 	Protocols []string
+	// Optional lets a client in that shows no certificate: whoever serves it has to refuse it. One that shows a certificate
+	// which is not acceptable is turned away all the same.
+	Optional bool
 }
 
-// Server requires a client certificate with a welcome URI.
+// Server requires a client certificate with a welcome URI, unless it is optional.
 func (m Mutual) Server() *tls.Config {
 	base := m.base()
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c := m.base()
 		roots := m.Peers.Roots()
 		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, roots
-		c.VerifyConnection = func(s tls.ConnectionState) error { return m.checkURI(s, roots, x509.ExtKeyUsageClientAuth) }
+		if m.Optional {
+			c.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			if m.Optional && len(s.PeerCertificates) == 0 {
+				return nil
+			}
+			return m.checkURI(s, roots, x509.ExtKeyUsageClientAuth)
+		}
 		return c, nil
 	}
 	return base

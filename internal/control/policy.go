@@ -1,6 +1,3 @@
-// Package control is where the messages of the control plane and the plain types of the product meet: it translates, and
-// decides nothing. It is the only importer of the packages below api, and, with the rooms that speak to other programs in
-// their own protocols, of gRPC. Everything in it so far is a function of its arguments.
 package control
 
 import (
@@ -76,6 +73,58 @@ func decodeEffects(e *ateapi.HttpRuleEffects) *egress.Effects {
 		out.ReplaceHeaders = append(out.ReplaceHeaders, c)
 	}
 	return out
+}
+
+// encodePolicy is what DecodePolicy reads.
+func encodePolicy(k egress.Kept) *ateapi.EgressPolicy {
+	out := &ateapi.EgressPolicy{Metadata: encodeMeta(actor.Ref{Atespace: k.Atespace, Name: k.Name}, k.Meta)}
+	for _, r := range k.Rules {
+		m := &ateapi.EgressRule{}
+		if w := r.HTTP; w != nil {
+			m.Http = &ateapi.HTTPRule{Hostnames: w.Hostnames, Ports: encodePorts(w.Ports), Effects: encodeEffects(w.Effects)}
+		}
+		if w := r.HTTPS; w != nil {
+			m.Https = &ateapi.HTTPSRule{Hostnames: w.Hostnames, Ports: encodePorts(w.Ports), Effects: encodeEffects(w.Effects)}
+		}
+		if p := r.Passthrough; p != nil {
+			m.TlsPassthrough = &ateapi.TLSPassthroughRule{Hostnames: p.Hostnames, Ports: encodePorts(p.Ports)}
+		}
+		out.Rules = append(out.Rules, m)
+	}
+	return out
+}
+
+func encodePorts(p *egress.Ports) *ateapi.Ports {
+	if p == nil {
+		return nil
+	}
+	out := &ateapi.Ports{Numbers: p.Numbers}
+	if p.All {
+		out.All = &ateapi.AllPorts{}
+	}
+	return out
+}
+
+func encodeEffects(e *egress.Effects) *ateapi.HttpRuleEffects {
+	if e == nil {
+		return nil
+	}
+	out := &ateapi.HttpRuleEffects{}
+	for _, h := range e.ReplaceHeaders {
+		m := &ateapi.CredentialHeader{Header: h.Header, Prefix: h.Prefix, CredentialUri: h.CredentialURI}
+		if j := h.JWT; j != nil {
+			m.ActorJwt = &ateapi.ActorJWTSource{Audiences: j.Audiences, ExpirationSeconds: j.ExpirationSeconds}
+		}
+		out.ReplaceHeaders = append(out.ReplaceHeaders, m)
+	}
+	return out
+}
+
+// decodeKept reads a policy together with its version.
+func decodeKept(p *ateapi.EgressPolicy) (egress.Kept, error) {
+	policy, err := DecodePolicy("egress_policy", p)
+	_, meta := decodeMeta(p)
+	return egress.Kept{Policy: policy, Meta: meta}, err
 }
 
 // findUnknown adds a fault for every message below m that holds fields without a name.

@@ -25,28 +25,49 @@ const (
 	maxCrash = 4096
 )
 
-// ErrUnavailable is what Sandboxes wrap when they could not be reached, and the same may be tried again.
-var ErrUnavailable = errors.New("the worker is not available")
-
 // Sandboxes is the side that makes actors run. Contexts last for an operation's lease, whoever asked for it has left or not.
 type Sandboxes interface {
 	// Start runs or restores an actor on the worker of its Assignment, and returns once it answers. It may be called again
-	// for one that runs there already.
-	Start(ctx context.Context, a Actor) error
+	// for one that runs there already. An error that wraps actor.ErrUnavailable means that the same may be tried again.
+	Start(ctx context.Context, a actor.Actor, t actor.Template) error
 	// Stop ends an actor for an operation, Suspend, Pause, Revert or Delete, and keeps of it what that operation says. An
 	// actor without Assignment is kept on Node. It may be called again for one that is not there any more.
-	Stop(ctx context.Context, a Actor, op Op) error
+	Stop(ctx context.Context, a actor.Actor, op actor.Op) error
+	// Ready reports whether a worker can be told anything now. It does not block.
+	Ready(worker string) bool
 }
 
-// Actors drives actors. Its methods are safe for concurrent use, also by several processes over one store. Errors are
+// Plane is the control plane. Its methods are safe for concurrent use, also by several processes over one store. Errors are
 // *Error, or the store's. Of two operations on one actor at a time the second is Aborted.
-type Actors struct {
+type Plane struct {
+	// Signer is who certifies tunnels, and Tunnels what they are called. Both are set before use.
+	Signer  Signer
+	Tunnels actor.Tunnels
+
 	store     store.Store
 	sandboxes Sandboxes
 }
 
-// NewActors makes the state machine over a store, which stays the caller's.
-func NewActors(s store.Store, b Sandboxes) *Actors { return &Actors{store: s, sandboxes: b} }
+// New makes a control plane over a store, which stays the caller's.
+func New(s store.Store, b Sandboxes) *Plane { return &Plane{store: s, sandboxes: b} }
+
+// update runs a transaction that may write and returns what it has made.
+func update[T any](ctx context.Context, p *Plane, f func(tx store.Tx) (T, error)) (out T, err error) {
+	err = p.store.Update(ctx, func(tx store.Tx) (err error) {
+		out, err = f(tx)
+		return err
+	})
+	return out, err
+}
+
+// view runs a transaction that only reads.
+func view[T any](ctx context.Context, p *Plane, f func(tx store.Tx) (T, error)) (out T, err error) {
+	err = p.store.View(ctx, func(tx store.Tx) (err error) {
+		out, err = f(tx)
+		return err
+	})
+	return out, err
+}
 
 // newUID makes a random UUID, RFC 9562 section 5.4.
 func newUID() string {
@@ -59,157 +80,233 @@ func newUID() string {
 // checkRef refuses a reference that is none, with the paths of the fields.
 func checkRef(field string, r actor.Ref) error {
 	if err := r.Check(field).Err(); err != nil {
-		return refuse(InvalidArgument, "%v", err)
+		return actor.Refuse(actor.InvalidArgument, "%v", err)
 	}
 	return nil
 }
 
-// Create makes an actor in the state SUSPENDED. Its atespace and its template must be there.
-func (p *Actors) Create(ctx context.Context, ref, template actor.Ref, selector map[string]string) (Actor, error) {
-	if faults := append(ref.Check("actor.metadata"), template.Check("actor.actor_template")...); faults.Err() != nil {
-		return Actor{}, refuse(InvalidArgument, "%v", faults)
+// CreateActor makes an actor in the state SUSPENDED. Its atespace and its template must be there.
+func (p *Plane) CreateActor(ctx context.Context, ref, template actor.Ref, selector map[string]string) (actor.Actor, error) {
+	faults := append(ref.Check("actor.metadata"), template.Check("actor.actor_template")...)
+	actor.CheckSelector(&faults, "actor.worker_selector", selector)
+	if err := faults.Err(); err != nil {
+		return actor.Actor{}, actor.Refuse(actor.InvalidArgument, "%v", err)
 	}
-	a := Actor{Ref: ref, Template: template, Selector: selector, State: Suspended}
-	value, err := json.Marshal(&a)
-	if err != nil {
-		return Actor{}, err
-	}
-	err = p.store.Update(ctx, func(tx store.Tx) error {
-		for _, k := range []store.Key{{Kind: KindAtespace, Name: ref.Atespace}, {Kind: KindTemplate, Group: template.Atespace, Name: template.Name}} {
-			if _, err := tx.Get(k); errors.Is(err, store.ErrNotFound) {
-				return refuse(FailedPrecondition, "%s %s of actor %s does not exist", k.Kind, k.Name, ref)
-			} else if err != nil {
-				return err
+	return update(ctx, p, func(tx store.Tx) (actor.Actor, error) {
+		a := actor.Actor{Ref: ref, Template: template, Selector: selector, State: actor.Suspended}
+		for _, k := range []store.Key{atespaceKey(ref.Atespace), templateKey(template)} {
+			if err := mustExist(tx, k, ref); err != nil {
+				return a, err
 			}
 		}
-		r, err := tx.Create(actorKey(ref), newUID(), value)
-		if errors.Is(err, store.ErrExists) {
-			return refuse(AlreadyExists, "actor %s exists already", ref)
-		}
-		a.Meta = metaOf(r)
-		return err
+		err := create(tx, actorKey(ref), &a, &a.Meta)
+		return a, existing(err, "actor %s exists already", ref)
 	})
-	return a, err
 }
 
-// Get returns an actor.
-func (p *Actors) Get(ctx context.Context, ref actor.Ref) (a Actor, err error) {
-	if err := checkRef("actor", ref); err != nil {
-		return a, err
+// mustExist refuses an actor that belongs to something that is not there.
+func mustExist(tx store.Tx, k store.Key, ref actor.Ref) error {
+	_, err := tx.Get(k)
+	if errors.Is(err, store.ErrNotFound) {
+		return actor.Refuse(actor.FailedPrecondition, "%s %s of actor %s does not exist", k.Kind, k.Name, ref)
 	}
-	err = p.store.View(ctx, func(tx store.Tx) (err error) {
-		a, err = getActor(tx, ref)
-		return err
-	})
-	return a, err
+	return err
 }
 
-// Resume makes an actor run, and reports whether this call did: one that runs already is left alone. Without a free worker
+// GetActor returns an actor.
+func (p *Plane) GetActor(ctx context.Context, ref actor.Ref) (actor.Actor, error) {
+	if err := checkRef("actor", ref); err != nil {
+		return actor.Actor{}, err
+	}
+	return view(ctx, p, func(tx store.Tx) (actor.Actor, error) { return getActor(tx, ref) })
+}
+
+// ListActors returns up to limit actors in the order of their references, from the first behind after: those of an
+// atespace, or with an empty one all.
+func (p *Plane) ListActors(ctx context.Context, atespace string, after actor.Ref, limit int) ([]actor.Actor, error) {
+	if atespace != "" && !actor.ValidName(atespace) {
+		return nil, actor.Refuse(actor.InvalidArgument, "atespace: %.80q is no name", atespace)
+	}
+	return view(ctx, p, func(tx store.Tx) (out []actor.Actor, err error) {
+		if atespace != "" {
+			return actorsOf(tx, atespace, after.Name, limit)
+		}
+		err = each(tx, KindAtespace, "", func(r store.Record) error {
+			from := ""
+			if r.Name == after.Atespace {
+				from = after.Name
+			}
+			if r.Name < after.Atespace || len(out) == limit {
+				return nil
+			}
+			more, err := actorsOf(tx, r.Name, from, limit-len(out))
+			out = append(out, more...)
+			return err
+		})
+		return out, err
+	})
+}
+
+func actorsOf(tx store.Tx, atespace, after string, limit int) ([]actor.Actor, error) {
+	records, err := tx.List(KindActor, atespace, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]actor.Actor, len(records))
+	for i, r := range records {
+		out[i].Ref = actor.Ref{Atespace: r.Group, Name: r.Name}
+		if err := decode(r, &out[i]); err != nil {
+			return nil, err
+		}
+		out[i].Meta = metaOf(r)
+	}
+	return out, nil
+}
+
+// UpdateActor gives an actor another template and other labels, from its next resume on. UID and version are required.
+func (p *Plane) UpdateActor(ctx context.Context, ref, template actor.Ref, selector map[string]string, t actor.Terms) (actor.Actor, error) {
+	faults := append(ref.Check("actor.metadata"), template.Check("actor.actor_template")...)
+	actor.CheckSelector(&faults, "actor.worker_selector", selector)
+	t.Require(&faults, "actor.metadata")
+	if err := faults.Err(); err != nil {
+		return actor.Actor{}, actor.Refuse(actor.InvalidArgument, "%v", err)
+	}
+	return update(ctx, p, func(tx store.Tx) (actor.Actor, error) {
+		a, err := getActor(tx, ref)
+		if err != nil {
+			return a, err
+		}
+		if !t.Hold(a.Meta) {
+			return a, actor.Refuse(actor.Aborted, "actor %s has another uid or version", ref)
+		}
+		if err := mustExist(tx, templateKey(template), ref); err != nil {
+			return a, err
+		}
+		a.Template, a.Selector = template, selector
+		err = putActor(tx, &a)
+		return a, err
+	})
+}
+
+// ResumeActor makes an actor run, and reports whether this call did: one that runs already is left alone. Without a free worker
 // it is ResourceExhausted and the actor is as before. When the sandbox's side is Unavailable the actor stays in the state
 // RESUMING with its worker, and the next call goes on there; any other failure crashes it.
-func (p *Actors) Resume(ctx context.Context, ref actor.Ref) (a Actor, resumed bool, err error) {
-	a, began, err := p.operate(ctx, ref, Resume, Terms{})
+func (p *Plane) ResumeActor(ctx context.Context, ref actor.Ref) (a actor.Actor, resumed bool, err error) {
+	a, began, err := p.operate(ctx, ref, actor.Resume, actor.Terms{})
 	return a, began && err == nil, err
 }
 
-// Suspend ends an actor and keeps it where every worker can resume it.
-func (p *Actors) Suspend(ctx context.Context, ref actor.Ref) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Suspend, Terms{})
+// SuspendActor ends an actor and keeps it where every worker can resume it.
+func (p *Plane) SuspendActor(ctx context.Context, ref actor.Ref) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Suspend, actor.Terms{})
 	return a, err
 }
 
-// Pause ends an actor and keeps it on its node, which alone can resume it.
-func (p *Actors) Pause(ctx context.Context, ref actor.Ref) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Pause, Terms{})
+// PauseActor ends an actor and keeps it on its node, which alone can resume it.
+func (p *Plane) PauseActor(ctx context.Context, ref actor.Ref) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Pause, actor.Terms{})
 	return a, err
 }
 
-// Revert drops what an actor has done since it was suspended last, or its crash.
-func (p *Actors) Revert(ctx context.Context, ref actor.Ref) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Revert, Terms{})
+// RevertActor drops what an actor has done since it was suspended last, or its crash.
+func (p *Plane) RevertActor(ctx context.Context, ref actor.Ref) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Revert, actor.Terms{})
 	return a, err
 }
 
-// Terms are conditions of Delete.
-type Terms struct {
-	AnyState bool
-	UID      string // of the actor that is meant; empty is whatever is there
-	Version  int64  // likewise; 0 is whatever it has
-}
-
-// Delete forgets an actor and its policy, and returns it in the state DELETING. Terms that do not hold are Aborted.
-func (p *Actors) Delete(ctx context.Context, ref actor.Ref, t Terms) (Actor, error) {
-	a, _, err := p.operate(ctx, ref, Delete, t)
+// DeleteActor forgets an actor and its policy, and returns it in the state DELETING. actor.Terms that do not hold are Aborted.
+func (p *Plane) DeleteActor(ctx context.Context, ref actor.Ref, t actor.Terms) (actor.Actor, error) {
+	a, _, err := p.operate(ctx, ref, actor.Delete, t)
 	return a, err
 }
 
 // operate does an operation: it takes the lock and persists that it has begun, does the work, and persists the result. The
 // work does not end with the caller's context, since an actor would be left half way.
-func (p *Actors) operate(ctx context.Context, ref actor.Ref, op Op, t Terms) (a Actor, began bool, err error) {
+func (p *Plane) operate(ctx context.Context, ref actor.Ref, op actor.Op, t actor.Terms) (a actor.Actor, began bool, err error) {
 	if err := checkRef("actor", ref); err != nil {
 		return a, false, err
 	}
-	var was Actor
-	var token string
-	var late error // a refusal that is written down as well
-	err = p.store.Update(ctx, func(tx store.Tx) (err error) {
-		a, was, token, late, err = begin(tx, ref, op, t)
-		return err
-	})
-	if err != nil || token == "" || late != nil {
-		return a, false, errors.Join(err, late)
+	b, err := update(ctx, p, func(tx store.Tx) (begun, error) { return p.begin(tx, ref, op, t) })
+	a = b.actor
+	if err != nil {
+		return a, false, err
+	}
+	if b.token == "" || b.late != nil {
+		return a, false, b.late
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
 	defer cancel()
-	failed := p.work(ctx, a, was, op)
+	failed := p.work(ctx, b, op)
 	var refusal error
 	err = p.store.Update(context.WithoutCancel(ctx), func(tx store.Tx) (err error) {
-		a, refusal, err = finish(tx, was, op, token, failed)
+		a, refusal, err = finish(tx, b, op, failed)
 		return err
 	})
 	return a, true, errors.Join(err, refusal)
 }
 
-// begin is the first transaction. Without a token there is nothing to do.
-func begin(tx store.Tx, ref actor.Ref, op Op, t Terms) (a, was Actor, token string, late, err error) {
-	if a, err = getActor(tx, ref); err != nil {
-		return a, was, "", nil, err
+// begun is an operation that has begun.
+type begun struct {
+	actor, was actor.Actor
+	template   actor.Template // for Resume
+	token      string         // of its lock; empty when there is nothing to do
+	late       error          // a refusal that is written down as well
+}
+
+// begin is the first transaction.
+func (p *Plane) begin(tx store.Tx, ref actor.Ref, op actor.Op, t actor.Terms) (b begun, err error) {
+	if b.actor, err = getActor(tx, ref); err != nil {
+		return b, err
 	}
-	was = a
-	if t.UID != "" && t.UID != a.UID || t.Version != 0 && t.Version != a.Version {
-		return a, was, "", nil, refuse(Aborted, "actor %s has another uid or version", ref)
+	a := &b.actor
+	b.was = *a
+	if !t.Hold(a.Meta) {
+		return b, actor.Refuse(actor.Aborted, "actor %s has another uid or version", ref)
 	}
-	verdict := op.Judge(a.State, t.AnyState)
+	verdict := Judge(op, a.State, t.AnyState)
 	if verdict == Already {
-		return a, was, "", nil, nil
+		return b, nil
 	}
-	if token, err = lock(tx, ref); err != nil {
-		return a, was, "", nil, err
+	if b.token, err = lock(tx, ref); err != nil {
+		return b, err
 	}
 	if verdict == Illegal {
-		return a, was, "", nil, refuse(FailedPrecondition, "actor %s is %s: cannot %s", ref, a.State, op)
+		return b, actor.Refuse(actor.FailedPrecondition, "actor %s is %s: cannot %s", ref, a.State, op)
 	}
-	if op == Resume {
-		if late, err = assign(tx, &a); err != nil || late != nil {
-			return a, was, token, late, err
+	if op == actor.Resume {
+		if b.template, err = templateOf(tx, *a); err != nil {
+			return b, err
+		}
+		if b.late, err = p.assign(tx, a, b.template); err != nil || b.late != nil {
+			return b, err
 		}
 	}
 	a.State = paths[op].through
-	return a, was, token, nil, putActor(tx, &a)
+	err = putActor(tx, a)
+	return b, err
+}
+
+// templateOf reads an actor's template.
+func templateOf(tx store.Tx, a actor.Actor) (actor.Template, error) {
+	t, err := getTemplate(tx, a.Template)
+	if e := (*actor.Error)(nil); errors.As(err, &e) && e.Code == actor.NotFound {
+		err = actor.Refuse(actor.FailedPrecondition, "actor_template %s of actor %s does not exist any more", a.Template, a.Ref)
+	}
+	return t, err
 }
 
 // assign gives an actor that is to be resumed its worker. One that has one must go on there; if it cannot, it is crashed,
 // which is written down, and the refusal is returned as late.
-func assign(tx store.Tx, a *Actor) (late, err error) {
-	if a.State == Resuming {
+func (p *Plane) assign(tx store.Tx, a *actor.Actor, t actor.Template) (late, err error) {
+	if a.State == actor.Resuming {
 		w, err := getWorker(tx, a.Assignment.Worker)
-		if err == nil && !w.Draining && w.Epoch == a.Assignment.Epoch && selects(a.Selector, w.Labels) {
+		if err == nil && !w.Draining && w.Epoch == a.Assignment.Epoch && selects(a.Selector, w.Labels) && selects(t.Selector, w.Labels) {
 			return nil, nil
 		}
-		late := refuse(Aborted, "actor %s was resuming on worker %s, which takes no actors any more", a.Ref, a.Assignment.Worker)
+		late := actor.Refuse(actor.Aborted, "actor %s was resuming on worker %s, which takes no actors any more", a.Ref, a.Assignment.Worker)
 		return late, errors.Join(crash(tx, a, "resume failed: "+late.Text), unlock(tx, a.Ref))
 	}
-	w, err := choose(tx, *a)
+	w, err := p.choose(tx, *a, t)
 	if err != nil {
 		return nil, err
 	}
@@ -218,21 +315,22 @@ func assign(tx store.Tx, a *Actor) (late, err error) {
 }
 
 // work is what is done between the two transactions.
-func (p *Actors) work(ctx context.Context, a, was Actor, op Op) error {
+func (p *Plane) work(ctx context.Context, b begun, op actor.Op) error {
 	switch {
-	case op == Resume:
-		return p.sandboxes.Start(ctx, a)
-	case a.Assignment == nil && was.Node == "":
+	case op == actor.Resume:
+		return p.sandboxes.Start(ctx, b.actor, b.template)
+	case b.actor.Assignment == nil && b.was.Node == "":
 		return nil // there is nothing of it anywhere
 	}
-	return p.sandboxes.Stop(ctx, a, op)
+	return p.sandboxes.Stop(ctx, b.actor, op)
 }
 
 // finish is the last transaction. It writes nothing when the operation has lost its lock.
-func finish(tx store.Tx, was Actor, op Op, token string, failed error) (a Actor, refusal, err error) {
+func finish(tx store.Tx, b begun, op actor.Op, failed error) (a actor.Actor, refusal, err error) {
+	was := b.was
 	held, err := tx.Get(lockKey(was.Ref))
-	if errors.Is(err, store.ErrNotFound) || err == nil && held.UID != token {
-		return was, refuse(Aborted, "actor %s was taken over while it was to %s", was.Ref, op), nil
+	if errors.Is(err, store.ErrNotFound) || err == nil && held.UID != b.token {
+		return was, actor.Refuse(actor.Aborted, "actor %s was taken over while it was to %s", was.Ref, op), nil
 	}
 	if err != nil {
 		return was, nil, err
@@ -251,10 +349,10 @@ func finish(tx store.Tx, was Actor, op Op, token string, failed error) (a Actor,
 }
 
 // complete writes down that an operation has succeeded.
-func complete(tx store.Tx, a *Actor, op Op) error {
-	if op != Resume {
+func complete(tx store.Tx, a *actor.Actor, op actor.Op) error {
+	if op != actor.Resume {
 		kept := ""
-		if op == Pause {
+		if op == actor.Pause {
 			kept = a.Assignment.Node
 		}
 		if err := release(tx, a); err != nil {
@@ -262,7 +360,7 @@ func complete(tx store.Tx, a *Actor, op Op) error {
 		}
 		a.Node = kept
 	}
-	if op == Delete {
+	if op == actor.Delete {
 		return forget(tx, *a)
 	}
 	a.State, a.Crash, a.CrashTime = paths[op].end, "", time.Time{}
@@ -272,32 +370,32 @@ func complete(tx store.Tx, a *Actor, op Op) error {
 // undo writes down what a failure leaves. After Unavailable, Resume, Suspend and Delete leave the actor in the state that
 // they pass through, where they are legal again (Delete in any state); Pause and Revert leave it as it was. Every other
 // failure crashes it.
-func undo(tx store.Tx, a *Actor, was Actor, op Op, failed error) (refusal, err error) {
-	if !errors.Is(failed, ErrUnavailable) {
+func undo(tx store.Tx, a *actor.Actor, was actor.Actor, op actor.Op, failed error) (refusal, err error) {
+	if !errors.Is(failed, actor.ErrUnavailable) {
 		text := fmt.Sprintf("%s failed: %v", op, failed)
-		return &Error{Code: Internal, Text: fmt.Sprintf("actor %s: %s", a.Ref, text), Err: failed}, crash(tx, a, text)
+		return &actor.Error{Code: actor.Internal, Text: fmt.Sprintf("actor %s: %s", a.Ref, text), Err: failed}, crash(tx, a, text)
 	}
-	if op == Pause || op == Revert {
+	if op == actor.Pause || op == actor.Revert {
 		a.State = was.State
 		err = putActor(tx, a)
 	}
-	return refuse(Unavailable, "actor %s: cannot %s now: %v", a.Ref, op, failed), err
+	return actor.Refuse(actor.Unavailable, "actor %s: cannot %s now: %v", a.Ref, op, failed), err
 }
 
 // crash ends an actor's life until somebody reverts or deletes it, and gives up its place in the same transaction.
-func crash(tx store.Tx, a *Actor, why string) error {
+func crash(tx store.Tx, a *actor.Actor, why string) error {
 	if err := release(tx, a); err != nil {
 		return err
 	}
 	if len(why) > maxCrash {
 		why = why[:maxCrash]
 	}
-	a.State, a.Node, a.Crash, a.CrashTime = Crashed, "", strings.ToValidUTF8(why, ""), time.Now()
+	a.State, a.Node, a.Crash, a.CrashTime = actor.Crashed, "", strings.ToValidUTF8(why, ""), time.Now()
 	return putActor(tx, a)
 }
 
 // forget removes an actor and what belongs to it.
-func forget(tx store.Tx, a Actor) error {
+func forget(tx store.Tx, a actor.Actor) error {
 	policy := store.Key{Kind: KindPolicy, Group: a.Atespace, Name: a.Name}
 	if r, err := tx.Get(policy); err == nil {
 		if err := tx.Delete(policy, r.Version); err != nil {
@@ -319,7 +417,7 @@ func lock(tx store.Tx, ref actor.Ref) (token string, err error) {
 			return "", err
 		}
 		if time.Now().Before(until) {
-			return "", refuse(Aborted, "another operation on actor %s is under way", ref)
+			return "", actor.Refuse(actor.Aborted, "another operation on actor %s is under way", ref)
 		}
 		if err := tx.Delete(r.Key, r.Version); err != nil {
 			return "", err

@@ -29,6 +29,7 @@ type sandboxes struct {
 	starts  int
 	calls   []string
 	fail    func(what string) error // may block
+	away    map[string]bool         // workers that cannot be told anything
 }
 
 func (b *sandboxes) do(ctx context.Context, what string, change func()) error {
@@ -50,14 +51,23 @@ func (b *sandboxes) do(ctx context.Context, what string, change func()) error {
 	return nil
 }
 
-func (b *sandboxes) Start(ctx context.Context, a devplane.Actor) error {
+func (b *sandboxes) Ready(worker string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.away[worker]
+}
+
+func (b *sandboxes) Start(ctx context.Context, a actor.Actor, t actor.Template) error {
+	if t.Ref != a.Template || t.UID == "" {
+		return fmt.Errorf("actor %s with template %+v", a.Ref, t)
+	}
 	return b.do(ctx, fmt.Sprintf("start %s on %s", a.Ref, a.Assignment.Worker), func() {
 		b.starts++
 		b.running[a.UID] = a.Assignment.Worker
 	})
 }
 
-func (b *sandboxes) Stop(ctx context.Context, a devplane.Actor, op devplane.Op) error {
+func (b *sandboxes) Stop(ctx context.Context, a actor.Actor, op actor.Op) error {
 	where := "node " + a.Node
 	if a.Assignment != nil {
 		where = a.Assignment.Worker
@@ -75,7 +85,7 @@ func (b *sandboxes) failing(f func(what string) error) {
 func with(err error) func(string) error { return func(string) error { return err } }
 
 type plane struct {
-	*devplane.Actors
+	*devplane.Plane
 	store *store.Memory
 	boxes *sandboxes
 }
@@ -86,39 +96,39 @@ func newPlane(t *testing.T, room ...int) plane {
 	s := store.NewMemory()
 	err := s.Update(t.Context(), func(tx store.Tx) error {
 		_, err := tx.Create(store.Key{Kind: devplane.KindAtespace, Name: "demo"}, "u", nil)
-		_, err2 := tx.Create(store.Key{Kind: devplane.KindTemplate, Group: "demo", Name: "echo"}, "u", nil)
+		_, err2 := tx.Create(store.Key{Kind: devplane.KindTemplate, Group: "demo", Name: "echo"}, "u", []byte("{}"))
 		return errors.Join(err, err2)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &sandboxes{running: map[string]string{}}
-	p := plane{devplane.NewActors(s, b), s, b}
+	b := &sandboxes{running: map[string]string{}, away: map[string]bool{}}
+	p := plane{devplane.New(s, b), s, b}
 	for i, n := range room {
 		p.register(t, worker(i, n))
 	}
 	return p
 }
 
-func worker(i, room int) devplane.Worker {
-	return devplane.Worker{
-		Name: fmt.Sprint("w", i), Actors: room, Epoch: 1, Labels: map[string]string{"n": fmt.Sprint(i)},
-		Place: devplane.Place{Node: fmt.Sprint("n", i), Addrs: []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", i+1))}, ID: "spiffe://cluster.local/ns/n/sa/s"},
+func worker(i, room int) actor.Worker {
+	return actor.Worker{
+		Name: fmt.Sprint("w", i), Capacity: actor.Capacity{Actors: room}, Epoch: 1, Labels: map[string]string{"n": fmt.Sprint(i)},
+		Place: actor.Place{Node: fmt.Sprint("n", i), Addrs: []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", i+1))}, ID: "spiffe://cluster.local/ns/n/sa/s"},
 	}
 }
 
-func (p plane) register(t *testing.T, w devplane.Worker) devplane.Worker {
+func (p plane) register(t *testing.T, w actor.Worker) actor.Worker {
 	t.Helper()
-	w, err := p.Register(t.Context(), w)
+	w, err := p.AttachWorker(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-func (p plane) create(t *testing.T, ref actor.Ref) devplane.Actor {
+func (p plane) create(t *testing.T, ref actor.Ref) actor.Actor {
 	t.Helper()
-	a, err := p.Create(t.Context(), ref, actor.Ref{Atespace: "demo", Name: "echo"}, nil)
+	a, err := p.CreateActor(t.Context(), ref, actor.Ref{Atespace: "demo", Name: "echo"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,18 +158,18 @@ func (p plane) slots(t *testing.T) map[string]int {
 	return got
 }
 
-func (p plane) wantState(t *testing.T, ref actor.Ref, want devplane.State, worker string) devplane.Actor {
+func (p plane) wantState(t *testing.T, ref actor.Ref, want actor.State, worker string) actor.Actor {
 	t.Helper()
-	a, err := p.Get(t.Context(), ref)
+	a, err := p.GetActor(t.Context(), ref)
 	if err != nil || a.State != want || (a.Assignment != nil) != (worker != "") || a.Assignment != nil && a.Assignment.Worker != worker {
 		t.Errorf("%s is %v on %+v, %v; want %v on %q", ref, a.State, a.Assignment, err, want, worker)
 	}
 	return a
 }
 
-func wantCode(t *testing.T, what string, err error, want devplane.Code, text string) {
+func wantCode(t *testing.T, what string, err error, want actor.Code, text string) {
 	t.Helper()
-	var e *devplane.Error
+	var e *actor.Error
 	if !errors.As(err, &e) || e.Code != want || !strings.Contains(e.Error(), text) {
 		t.Errorf("%s: %v, want %v saying %q", what, err, want, text)
 	}
@@ -168,32 +178,32 @@ func wantCode(t *testing.T, what string, err error, want devplane.Code, text str
 func TestCreate(t *testing.T) {
 	p := newPlane(t)
 	a := p.create(t, a1)
-	if a.State != devplane.Suspended || a.Version != 1 || a.Assignment != nil || !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(a.UID) {
+	if a.State != actor.Suspended || a.Version != 1 || a.Assignment != nil || !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(a.UID) {
 		t.Errorf("created: %+v", a)
 	}
-	if got, err := p.Get(t.Context(), a1); err != nil || cmp.Diff(a, got) != "" {
+	if got, err := p.GetActor(t.Context(), a1); err != nil || cmp.Diff(a, got) != "" {
 		t.Errorf("read: %+v, %v", got, err)
 	}
 	template := actor.Ref{Atespace: "demo", Name: "echo"}
 	for _, tc := range []struct {
 		name          string
 		ref, template actor.Ref
-		code          devplane.Code
+		code          actor.Code
 		text          string
 	}{
-		{"again", a1, template, devplane.AlreadyExists, "demo/a1"},
-		{"in no atespace", actor.Ref{Atespace: "none", Name: "a"}, template, devplane.FailedPrecondition, "atespace none"},
-		{"of no template", actor.Ref{Atespace: "demo", Name: "b"}, actor.Ref{Atespace: "demo", Name: "none"}, devplane.FailedPrecondition, "actor_template none"},
-		{"with a bad name", actor.Ref{Atespace: "demo", Name: "B"}, template, devplane.InvalidArgument, "actor.metadata.name"},
-		{"with bad names", actor.Ref{Name: "b"}, actor.Ref{Atespace: "demo"}, devplane.InvalidArgument, "actor.actor_template.name"},
+		{"again", a1, template, actor.AlreadyExists, "demo/a1"},
+		{"in no atespace", actor.Ref{Atespace: "none", Name: "a"}, template, actor.FailedPrecondition, "atespace none"},
+		{"of no template", actor.Ref{Atespace: "demo", Name: "b"}, actor.Ref{Atespace: "demo", Name: "none"}, actor.FailedPrecondition, "actor_template none"},
+		{"with a bad name", actor.Ref{Atespace: "demo", Name: "B"}, template, actor.InvalidArgument, "actor.metadata.name"},
+		{"with bad names", actor.Ref{Name: "b"}, actor.Ref{Atespace: "demo"}, actor.InvalidArgument, "actor.actor_template.name"},
 	} {
-		_, err := p.Create(t.Context(), tc.ref, tc.template, nil)
+		_, err := p.CreateActor(t.Context(), tc.ref, tc.template, nil)
 		wantCode(t, tc.name, err, tc.code, tc.text)
 	}
-	_, err := p.Get(t.Context(), actor.Ref{Atespace: "demo", Name: "none"})
-	wantCode(t, "get", err, devplane.NotFound, "actor demo/none not found")
-	_, err = p.Get(t.Context(), actor.Ref{Atespace: "demo"})
-	wantCode(t, "get", err, devplane.InvalidArgument, "actor.name")
+	_, err := p.GetActor(t.Context(), actor.Ref{Atespace: "demo", Name: "none"})
+	wantCode(t, "get", err, actor.NotFound, "actor demo/none not found")
+	_, err = p.GetActor(t.Context(), actor.Ref{Atespace: "demo"})
+	wantCode(t, "get", err, actor.InvalidArgument, "actor.name")
 }
 
 // TestLife takes an actor through all its states.
@@ -201,7 +211,7 @@ func TestLife(t *testing.T) {
 	p := newPlane(t, 1)
 	uid := p.create(t, a1).UID
 	ctx := t.Context()
-	step := func(what string, f func() error, state devplane.State, worker, call string) {
+	step := func(what string, f func() error, state actor.State, worker, call string) {
 		t.Helper()
 		before := len(p.boxes.calls)
 		if err := f(); err != nil {
@@ -214,27 +224,27 @@ func TestLife(t *testing.T) {
 	}
 	resume := func(want bool) func() error {
 		return func() error {
-			a, resumed, err := p.Resume(ctx, a1)
-			if resumed != want || a.State != devplane.Running || a.Assignment == nil || a.Assignment.Addrs[0].String() != "10.0.0.1" || a.Assignment.ID == "" {
+			a, resumed, err := p.ResumeActor(ctx, a1)
+			if resumed != want || a.State != actor.Running || a.Assignment == nil || a.Assignment.Addrs[0].String() != "10.0.0.1" || a.Assignment.ID == "" {
 				t.Errorf("resumed %v, %+v", resumed, a)
 			}
 			return err
 		}
 	}
-	simple := func(f func(context.Context, actor.Ref) (devplane.Actor, error)) func() error {
+	simple := func(f func(context.Context, actor.Ref) (actor.Actor, error)) func() error {
 		return func() error { _, err := f(ctx, a1); return err }
 	}
-	step("resume", resume(true), devplane.Running, "w0", "start demo/a1 on w0")
-	step("resume again", resume(false), devplane.Running, "w0", "")
-	step("pause", simple(p.Pause), devplane.Paused, "", "pause demo/a1 on w0")
-	step("resume", resume(true), devplane.Running, "w0", "start demo/a1 on w0")
-	step("suspend", simple(p.Suspend), devplane.Suspended, "", "suspend demo/a1 on w0")
-	step("suspend again", simple(p.Suspend), devplane.Suspended, "", "")
-	step("resume", resume(true), devplane.Running, "w0", "start demo/a1 on w0")
-	step("revert", simple(p.Revert), devplane.Suspended, "", "revert demo/a1 on w0")
-	step("resume", resume(true), devplane.Running, "w0", "start demo/a1 on w0")
-	step("pause", simple(p.Pause), devplane.Paused, "", "pause demo/a1 on w0")
-	step("suspend what is paused", simple(p.Suspend), devplane.Suspended, "", "suspend demo/a1 on node n0")
+	step("resume", resume(true), actor.Running, "w0", "start demo/a1 on w0")
+	step("resume again", resume(false), actor.Running, "w0", "")
+	step("pause", simple(p.PauseActor), actor.Paused, "", "pause demo/a1 on w0")
+	step("resume", resume(true), actor.Running, "w0", "start demo/a1 on w0")
+	step("suspend", simple(p.SuspendActor), actor.Suspended, "", "suspend demo/a1 on w0")
+	step("suspend again", simple(p.SuspendActor), actor.Suspended, "", "")
+	step("resume", resume(true), actor.Running, "w0", "start demo/a1 on w0")
+	step("revert", simple(p.RevertActor), actor.Suspended, "", "revert demo/a1 on w0")
+	step("resume", resume(true), actor.Running, "w0", "start demo/a1 on w0")
+	step("pause", simple(p.PauseActor), actor.Paused, "", "pause demo/a1 on w0")
+	step("suspend what is paused", simple(p.SuspendActor), actor.Suspended, "", "suspend demo/a1 on node n0")
 	if len(p.slots(t)) != 0 {
 		t.Errorf("places are taken: %v", p.slots(t))
 	}
@@ -244,12 +254,12 @@ func TestLife(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	a, err := p.Delete(ctx, a1, devplane.Terms{})
-	if err != nil || a.State != devplane.Deleting || a.UID != uid {
+	a, err := p.DeleteActor(ctx, a1, actor.Terms{})
+	if err != nil || a.State != actor.Deleting || a.UID != uid {
 		t.Errorf("delete: %+v, %v", a, err)
 	}
-	_, err = p.Get(ctx, a1)
-	wantCode(t, "afterwards", err, devplane.NotFound, "")
+	_, err = p.GetActor(ctx, a1)
+	wantCode(t, "afterwards", err, actor.NotFound, "")
 	if again := p.create(t, a1); again.UID == uid {
 		t.Error("created again, it has the same UID")
 	}
@@ -265,69 +275,69 @@ func TestIllegal(t *testing.T) {
 	p := newPlane(t, 1)
 	p.create(t, a1)
 	ctx := t.Context()
-	_, err := p.Pause(ctx, a1)
-	wantCode(t, "pause what is suspended", err, devplane.FailedPrecondition, "actor demo/a1 is SUSPENDED: cannot pause")
-	_, err = p.Revert(ctx, a1)
-	wantCode(t, "revert what is suspended", err, devplane.FailedPrecondition, "")
-	if _, _, err := p.Resume(ctx, a1); err != nil {
+	_, err := p.PauseActor(ctx, a1)
+	wantCode(t, "pause what is suspended", err, actor.FailedPrecondition, "actor demo/a1 is SUSPENDED: cannot pause")
+	_, err = p.RevertActor(ctx, a1)
+	wantCode(t, "revert what is suspended", err, actor.FailedPrecondition, "")
+	if _, _, err := p.ResumeActor(ctx, a1); err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Delete(ctx, a1, devplane.Terms{})
-	wantCode(t, "delete what runs", err, devplane.FailedPrecondition, "")
-	now := p.wantState(t, a1, devplane.Running, "w0")
-	for what, terms := range map[string]devplane.Terms{
+	_, err = p.DeleteActor(ctx, a1, actor.Terms{})
+	wantCode(t, "delete what runs", err, actor.FailedPrecondition, "")
+	now := p.wantState(t, a1, actor.Running, "w0")
+	for what, terms := range map[string]actor.Terms{
 		"another uid":     {AnyState: true, UID: "other"},
 		"another version": {AnyState: true, Version: now.Version - 1},
 	} {
-		_, err = p.Delete(ctx, a1, terms)
-		wantCode(t, what, err, devplane.Aborted, "")
+		_, err = p.DeleteActor(ctx, a1, terms)
+		wantCode(t, what, err, actor.Aborted, "")
 	}
-	if _, err := p.Delete(ctx, a1, devplane.Terms{AnyState: true, UID: now.UID, Version: now.Version}); err != nil {
+	if _, err := p.DeleteActor(ctx, a1, actor.Terms{AnyState: true, UID: now.UID, Version: now.Version}); err != nil {
 		t.Error(err)
 	}
 	if len(p.boxes.running) != 0 || len(p.slots(t)) != 0 {
 		t.Errorf("left: %v, %v", p.boxes.running, p.slots(t))
 	}
-	_, _, err = p.Resume(ctx, actor.Ref{Atespace: "demo", Name: "a_1"})
-	wantCode(t, "a bad name", err, devplane.InvalidArgument, "actor.name")
+	_, _, err = p.ResumeActor(ctx, actor.Ref{Atespace: "demo", Name: "a_1"})
+	wantCode(t, "a bad name", err, actor.InvalidArgument, "actor.name")
 }
 
 // TestFailures has the sandbox's side fail in each operation.
 func TestFailures(t *testing.T) {
-	down := fmt.Errorf("dial: %w", devplane.ErrUnavailable)
+	down := fmt.Errorf("dial: %w", actor.ErrUnavailable)
 	broken := errors.New("image not found")
 	ctx := context.Background()
 	ops := map[string]func(p plane) error{
-		"resume":  func(p plane) error { _, _, err := p.Resume(ctx, a1); return err },
-		"suspend": func(p plane) error { _, err := p.Suspend(ctx, a1); return err },
-		"pause":   func(p plane) error { _, err := p.Pause(ctx, a1); return err },
-		"revert":  func(p plane) error { _, err := p.Revert(ctx, a1); return err },
-		"delete":  func(p plane) error { _, err := p.Delete(ctx, a1, devplane.Terms{AnyState: true}); return err },
+		"resume":  func(p plane) error { _, _, err := p.ResumeActor(ctx, a1); return err },
+		"suspend": func(p plane) error { _, err := p.SuspendActor(ctx, a1); return err },
+		"pause":   func(p plane) error { _, err := p.PauseActor(ctx, a1); return err },
+		"revert":  func(p plane) error { _, err := p.RevertActor(ctx, a1); return err },
+		"delete":  func(p plane) error { _, err := p.DeleteActor(ctx, a1, actor.Terms{AnyState: true}); return err },
 	}
 	for _, tc := range []struct {
 		op     string
 		err    error
-		code   devplane.Code
-		state  devplane.State
+		code   actor.Code
+		state  actor.State
 		worker string
-		again  devplane.Code // of the same operation once the failure is over; 0 it succeeds
+		again  actor.Code // of the same operation once the failure is over; 0 it succeeds
 	}{
-		{"resume", down, devplane.Unavailable, devplane.Resuming, "w0", 0},
-		{"resume", broken, devplane.Internal, devplane.Crashed, "", devplane.FailedPrecondition},
-		{"suspend", down, devplane.Unavailable, devplane.Suspending, "w0", 0},
-		{"suspend", broken, devplane.Internal, devplane.Crashed, "", devplane.FailedPrecondition},
-		{"pause", down, devplane.Unavailable, devplane.Running, "w0", 0},
-		{"pause", broken, devplane.Internal, devplane.Crashed, "", devplane.FailedPrecondition},
-		{"revert", down, devplane.Unavailable, devplane.Running, "w0", 0},
-		{"revert", broken, devplane.Internal, devplane.Crashed, "", 0},
-		{"delete", down, devplane.Unavailable, devplane.Deleting, "w0", 0},
-		{"delete", broken, devplane.Internal, devplane.Crashed, "", 0},
+		{"resume", down, actor.Unavailable, actor.Resuming, "w0", 0},
+		{"resume", broken, actor.Internal, actor.Crashed, "", actor.FailedPrecondition},
+		{"suspend", down, actor.Unavailable, actor.Suspending, "w0", 0},
+		{"suspend", broken, actor.Internal, actor.Crashed, "", actor.FailedPrecondition},
+		{"pause", down, actor.Unavailable, actor.Running, "w0", 0},
+		{"pause", broken, actor.Internal, actor.Crashed, "", actor.FailedPrecondition},
+		{"revert", down, actor.Unavailable, actor.Running, "w0", 0},
+		{"revert", broken, actor.Internal, actor.Crashed, "", 0},
+		{"delete", down, actor.Unavailable, actor.Deleting, "w0", 0},
+		{"delete", broken, actor.Internal, actor.Crashed, "", 0},
 	} {
 		t.Run(fmt.Sprint(tc.op, " ", tc.code), func(t *testing.T) {
 			p := newPlane(t, 1)
 			p.create(t, a1)
 			if tc.op != "resume" {
-				if _, _, err := p.Resume(ctx, a1); err != nil {
+				if _, _, err := p.ResumeActor(ctx, a1); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -338,7 +348,7 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%v does not say what it comes from", err)
 			}
 			a := p.wantState(t, a1, tc.state, tc.worker)
-			if tc.state == devplane.Crashed && (a.Crash != tc.op+" failed: image not found" || a.CrashTime.IsZero()) {
+			if tc.state == actor.Crashed && (a.Crash != tc.op+" failed: image not found" || a.CrashTime.IsZero()) {
 				t.Errorf("the crash: %q at %v", a.Crash, a.CrashTime)
 			}
 			if n := p.slots(t)["w0"]; (n == 1) != (tc.worker != "") {
@@ -358,15 +368,15 @@ func TestLongCrash(t *testing.T) {
 	p := newPlane(t, 1)
 	p.create(t, a1)
 	p.boxes.failing(with(errors.New(strings.Repeat("é", 4096))))
-	_, _, err := p.Resume(t.Context(), a1)
-	wantCode(t, "resume", err, devplane.Internal, "resume failed")
-	if a := p.wantState(t, a1, devplane.Crashed, ""); len(a.Crash) > 4096 || strings.Contains(a.Crash, "\ufffd") || len(a.Crash) < 4000 {
+	_, _, err := p.ResumeActor(t.Context(), a1)
+	wantCode(t, "resume", err, actor.Internal, "resume failed")
+	if a := p.wantState(t, a1, actor.Crashed, ""); len(a.Crash) > 4096 || strings.Contains(a.Crash, "\ufffd") || len(a.Crash) < 4000 {
 		t.Errorf("a message of %d bytes: %q", len(a.Crash), a.Crash[len(a.Crash)-5:])
 	}
-	if _, err := p.Revert(t.Context(), a1); err != nil {
+	if _, err := p.RevertActor(t.Context(), a1); err != nil {
 		t.Fatal(err)
 	}
-	if a := p.wantState(t, a1, devplane.Suspended, ""); a.Crash != "" || !a.CrashTime.IsZero() {
+	if a := p.wantState(t, a1, actor.Suspended, ""); a.Crash != "" || !a.CrashTime.IsZero() {
 		t.Errorf("reverted, it still has the crash: %q", a.Crash)
 	}
 }

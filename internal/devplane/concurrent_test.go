@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/devplane"
+	"github.com/sluice-proxy/sluice/internal/actor"
 )
 
 // Fifty at a time: one sandbox results. Who comes while it is made is Aborted, who comes after finds it.
@@ -22,10 +22,10 @@ func TestConcurrentResume(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 50 {
 		callers.Go(func() {
-			_, resumed, err := p.Resume(context.Background(), a1)
-			var e *devplane.Error
+			_, resumed, err := p.ResumeActor(context.Background(), a1)
+			var e *actor.Error
 			switch {
-			case errors.As(err, &e) && e.Code == devplane.Aborted:
+			case errors.As(err, &e) && e.Code == actor.Aborted:
 				if aborted.Add(1) == 49 {
 					close(hold)
 				}
@@ -46,15 +46,15 @@ func TestConcurrentResume(t *testing.T) {
 	hold2, under := make(chan struct{}), make(chan struct{})
 	p.boxes.failing(func(string) error { close(under); <-hold2; return nil })
 	callers.Go(func() {
-		if _, err := p.Suspend(context.Background(), a1); err != nil {
+		if _, err := p.SuspendActor(context.Background(), a1); err != nil {
 			t.Error(err)
 		}
 	})
 	<-under
-	_, _, err := p.Resume(t.Context(), a1)
-	wantCode(t, "resume while it is suspended", err, devplane.Aborted, "under way")
-	_, err = p.Delete(t.Context(), a1, devplane.Terms{AnyState: true})
-	wantCode(t, "delete while it is suspended", err, devplane.Aborted, "under way")
+	_, _, err := p.ResumeActor(t.Context(), a1)
+	wantCode(t, "resume while it is suspended", err, actor.Aborted, "under way")
+	_, err = p.DeleteActor(t.Context(), a1, actor.Terms{AnyState: true})
+	wantCode(t, "delete while it is suspended", err, actor.Aborted, "under way")
 	close(hold2)
 	callers.Wait()
 }
@@ -65,10 +65,10 @@ func TestCallerLeaves(t *testing.T) {
 	p.create(t, a1)
 	ctx, leave := context.WithCancel(t.Context())
 	p.boxes.failing(func(string) error { leave(); return nil })
-	if a, resumed, err := p.Resume(ctx, a1); err != nil || !resumed || a.State != devplane.Running {
+	if a, resumed, err := p.ResumeActor(ctx, a1); err != nil || !resumed || a.State != actor.Running {
 		t.Errorf("%+v, %v, %v", a, resumed, err)
 	}
-	p.wantState(t, a1, devplane.Running, "w0")
+	p.wantState(t, a1, actor.Running, "w0")
 }
 
 // An operation that lasts longer than its lease loses its lock, and can then write nothing, be it that another one is under
@@ -85,7 +85,7 @@ func outlastLease(t *testing.T, overlap bool) {
 	resume := func() <-chan error {
 		end := make(chan error, 1)
 		go func() {
-			_, _, err := p.Resume(context.Background(), a1)
+			_, _, err := p.ResumeActor(context.Background(), a1)
 			end <- err
 		}()
 		synctest.Wait()
@@ -96,7 +96,7 @@ func outlastLease(t *testing.T, overlap bool) {
 	late := resume()
 	p.boxes.failing(func(string) error { <-second; return nil })
 	time.Sleep(5*time.Minute - time.Second)
-	wantCode(t, "before the end of the lease", <-resume(), devplane.Aborted, "under way")
+	wantCode(t, "before the end of the lease", <-resume(), actor.Aborted, "under way")
 	time.Sleep(2 * time.Second)
 	next := resume()
 	if !overlap {
@@ -104,14 +104,14 @@ func outlastLease(t *testing.T, overlap bool) {
 		synctest.Wait()
 	}
 	close(first)
-	wantCode(t, "the late one", <-late, devplane.Aborted, "taken over")
+	wantCode(t, "the late one", <-late, actor.Aborted, "taken over")
 	if overlap {
-		p.wantState(t, a1, devplane.Resuming, "w0")
-		wantCode(t, "beside the other one", <-resume(), devplane.Aborted, "under way")
+		p.wantState(t, a1, actor.Resuming, "w0")
+		wantCode(t, "beside the other one", <-resume(), actor.Aborted, "under way")
 		close(second)
 	}
 	if err := <-next; err != nil {
 		t.Errorf("the other one: %v", err)
 	}
-	p.wantState(t, a1, devplane.Running, "w0")
+	p.wantState(t, a1, actor.Running, "w0")
 }

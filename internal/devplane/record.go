@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/store"
@@ -24,65 +22,8 @@ const (
 	KindLock = "lock"
 )
 
-// Meta is what the store knows of a record.
-type Meta struct {
-	UID     string    `json:"-"`
-	Version int64     `json:"-"`
-	Created time.Time `json:"-"`
-	Updated time.Time `json:"-"`
-}
-
-func metaOf(r store.Record) Meta {
-	return Meta{UID: r.UID, Version: r.Version, Created: r.Created, Updated: r.Updated}
-}
-
-// Actor is an actor as the control plane knows it.
-type Actor struct {
-	actor.Ref `json:"-"`
-	Meta
-	Template actor.Ref `json:"template"`
-	// Selector are labels that a worker must have.
-	Selector map[string]string `json:"selector,omitempty"`
-	State    State             `json:"state"`
-	// Assignment is where it is; nil in the states SUSPENDED, PAUSED and CRASHED.
-	Assignment *Assignment `json:"assignment,omitempty"`
-	// Node is where a paused actor is kept.
-	Node string `json:"node,omitempty"`
-	// Crash is why it is in the state CRASHED, and CrashTime since when.
-	Crash     string    `json:"crash,omitempty"`
-	CrashTime time.Time `json:"crash_time,omitzero"`
-}
-
-// Assignment is a worker as it was when an actor was given to it.
-type Assignment struct {
-	Worker string `json:"worker"`
-	// Epoch is the worker's: it changes when the worker begins anew, without the actors it had.
-	Epoch int64 `json:"epoch"`
-	Place
-}
-
-// Place is where a worker is to be found, and what it proves to be.
-type Place struct {
-	Namespace string       `json:"namespace"`
-	Pool      string       `json:"pool"`
-	Pod       string       `json:"pod"`
-	PodUID    string       `json:"pod_uid"`
-	Node      string       `json:"node"`
-	Addrs     []netip.Addr `json:"addrs"` // at most one of each family
-	ID        string       `json:"id"`    // SPIFFE ID
-}
-
-// Worker hosts actors.
-type Worker struct {
-	Name string `json:"-"`
-	Meta
-	Place
-	Epoch  int64             `json:"epoch"`
-	Labels map[string]string `json:"labels,omitempty"`
-	// Actors is how many it takes at a time.
-	Actors int `json:"actors"`
-	// Draining workers keep their actors and get no others.
-	Draining bool `json:"draining,omitempty"`
+func metaOf(r store.Record) actor.Meta {
+	return actor.Meta{UID: r.UID, Version: r.Version, Created: r.Created, Updated: r.Updated}
 }
 
 func actorKey(r actor.Ref) store.Key {
@@ -91,6 +32,16 @@ func actorKey(r actor.Ref) store.Key {
 
 func lockKey(r actor.Ref) store.Key {
 	return store.Key{Kind: KindLock, Group: r.Atespace, Name: r.Name}
+}
+
+func atespaceKey(name string) store.Key { return store.Key{Kind: KindAtespace, Name: name} }
+
+func templateKey(r actor.Ref) store.Key {
+	return store.Key{Kind: KindTemplate, Group: r.Atespace, Name: r.Name}
+}
+
+func policyKey(r actor.Ref) store.Key {
+	return store.Key{Kind: KindPolicy, Group: r.Atespace, Name: r.Name}
 }
 
 func workerKey(name string) store.Key { return store.Key{Kind: KindWorker, Name: name} }
@@ -106,58 +57,75 @@ func decode[T any](r store.Record, into *T) error {
 	return nil
 }
 
-// getActor reads an actor. One that is not there is NotFound.
-func getActor(tx store.Tx, ref actor.Ref) (Actor, error) {
-	a := Actor{Ref: ref}
-	r, err := tx.Get(actorKey(ref))
+// get reads a record. One that is not there is NotFound, with the words for it.
+func get[T any](tx store.Tx, k store.Key, into *T, words string, args ...any) (actor.Meta, error) {
+	r, err := tx.Get(k)
 	if errors.Is(err, store.ErrNotFound) {
-		return a, refuse(NotFound, "actor %s not found", ref)
+		return actor.Meta{}, actor.Refuse(actor.NotFound, words, args...)
 	}
 	if err != nil {
-		return a, err
+		return actor.Meta{}, err
 	}
-	err = decode(r, &a)
-	a.Meta = metaOf(r)
+	return metaOf(r), decode(r, into)
+}
+
+// create makes a record of a value, and sets its meta.
+func create[T any](tx store.Tx, k store.Key, value *T, meta *actor.Meta) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	r, err := tx.Create(k, newUID(), text)
+	*meta = metaOf(r)
+	return err
+}
+
+// put writes a value over the version that it was read in, and sets its meta.
+func put[T any](tx store.Tx, k store.Key, value *T, meta *actor.Meta) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	r, err := tx.Update(k, meta.Version, text)
+	if err == nil {
+		*meta = metaOf(r)
+	}
+	return err
+}
+
+// existing puts AlreadyExists, with the words for it, in the place of the store's error.
+func existing(err error, words string, args ...any) error {
+	if errors.Is(err, store.ErrExists) {
+		return actor.Refuse(actor.AlreadyExists, words, args...)
+	}
+	return err
+}
+
+// getActor reads an actor. One that is not there is NotFound.
+func getActor(tx store.Tx, ref actor.Ref) (a actor.Actor, err error) {
+	a.Ref = ref
+	a.Meta, err = get(tx, actorKey(ref), &a, "actor %s not found", ref)
 	return a, err
 }
 
 // putActor writes an actor that was read in the same transaction.
-func putActor(tx store.Tx, a *Actor) error {
-	value, err := json.Marshal(a)
-	if err != nil {
-		return err
-	}
-	r, err := tx.Update(actorKey(a.Ref), a.Version, value)
-	if err == nil {
-		a.Meta = metaOf(r)
-	}
-	return err
-}
+func putActor(tx store.Tx, a *actor.Actor) error { return put(tx, actorKey(a.Ref), a, &a.Meta) }
 
-func getWorker(tx store.Tx, name string) (Worker, error) {
-	w := Worker{Name: name}
-	r, err := tx.Get(workerKey(name))
-	if errors.Is(err, store.ErrNotFound) {
-		return w, refuse(NotFound, "worker %s not found", name)
-	}
-	if err != nil {
+// getWorker reads a worker and counts its actors.
+func getWorker(tx store.Tx, name string) (w actor.Worker, err error) {
+	w.Name = name
+	if w.Meta, err = get(tx, workerKey(name), &w, "worker %s not found", name); err != nil {
 		return w, err
 	}
-	err = decode(r, &w)
-	w.Meta = metaOf(r)
+	err = countHosted(tx, &w)
 	return w, err
 }
 
-func putWorker(tx store.Tx, w *Worker) error {
-	value, err := json.Marshal(w)
-	if err != nil {
-		return err
-	}
-	r, err := tx.Update(workerKey(w.Name), w.Version, value)
-	if err == nil {
-		w.Meta = metaOf(r)
-	}
-	return err
+func putWorker(tx store.Tx, w *actor.Worker) error { return put(tx, workerKey(w.Name), w, &w.Meta) }
+
+func countHosted(tx store.Tx, w *actor.Worker) error {
+	w.Hosted = 0
+	return each(tx, KindSlot, w.Name, func(store.Record) error { w.Hosted++; return nil })
 }
 
 // each calls f for all records of a kind and a group.

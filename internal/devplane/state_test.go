@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/devplane"
 )
 
@@ -32,17 +33,17 @@ func TestJudge(t *testing.T) {
 	if len(want) != 14 {
 		t.Fatalf("the table has %d entries", len(want))
 	}
-	for op := devplane.Resume; op <= devplane.Delete; op++ {
-		for s := devplane.Resuming; s <= devplane.Reverting; s++ {
+	for op := actor.Resume; op <= actor.Delete; op++ {
+		for s := actor.Resuming; s <= actor.Reverting; s++ {
 			name := fmt.Sprint(op, " ", s)
-			if got := op.Judge(s, false); got != want[name] {
+			if got := devplane.Judge(op, s, false); got != want[name] {
 				t.Errorf("%s: %d, want %d", name, got, want[name])
 			}
 			forced := want[name]
-			if op == devplane.Delete {
+			if op == actor.Delete {
 				forced = devplane.Legal
 			}
-			if got := op.Judge(s, true); got != forced {
+			if got := devplane.Judge(op, s, true); got != forced {
 				t.Errorf("%s in any state: %d, want %d", name, got, forced)
 			}
 		}
@@ -52,7 +53,7 @@ func TestJudge(t *testing.T) {
 // The numbers of states are those of the wire.
 func TestStateNumbers(t *testing.T) {
 	for i, name := range []string{"UNSPECIFIED", "RESUMING", "RUNNING", "SUSPENDING", "SUSPENDED", "PAUSING", "PAUSED", "CRASHED", "DELETING", "REVERTING"} {
-		if got := devplane.State(i).String(); got != name {
+		if got := actor.State(i).String(); got != name {
 			t.Errorf("state %d is %s, want %s", i, got, name)
 		}
 	}

@@ -18,17 +18,17 @@ import (
 func TestActorsTwin(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := newPlane(t, 1, 2)
-		states := map[actor.Ref]devplane.State{}
+		states := map[actor.Ref]actor.State{}
 		for i := range 4 {
 			ref := actor.Ref{Atespace: "demo", Name: fmt.Sprint("a", i)}
 			p.create(t, ref)
-			states[ref] = devplane.Suspended
+			states[ref] = actor.Suspended
 		}
 		for range rapid.IntRange(1, 30).Draw(r, "steps") {
 			ref := actor.Ref{Atespace: "demo", Name: fmt.Sprint("a", rapid.IntRange(0, 3).Draw(r, "actor"))}
-			failure := rapid.SampledFrom([]error{nil, nil, nil, devplane.ErrUnavailable, errors.New("broken")}).Draw(r, "failure")
+			failure := rapid.SampledFrom([]error{nil, nil, nil, actor.ErrUnavailable, errors.New("broken")}).Draw(r, "failure")
 			p.boxes.failing(with(failure))
-			op := devplane.Op(rapid.IntRange(0, 3).Draw(r, "op"))
+			op := actor.Op(rapid.IntRange(0, 3).Draw(r, "op"))
 			states[ref] = p.twinStep(r, t, ref, states[ref], op, failure)
 			p.checkRules(r, t, states)
 		}
@@ -36,46 +36,46 @@ func TestActorsTwin(t *testing.T) {
 }
 
 // twinStep does an operation and returns the state that the actor must be in.
-func (p plane) twinStep(r *rapid.T, t *testing.T, ref actor.Ref, was devplane.State, op devplane.Op, failure error) devplane.State {
+func (p plane) twinStep(r *rapid.T, t *testing.T, ref actor.Ref, was actor.State, op actor.Op, failure error) actor.State {
 	var err error
 	before := p.slots(t)
 	free := 3 - before["w0"] - before["w1"]
 	switch op {
-	case devplane.Resume:
-		_, _, err = p.Resume(t.Context(), ref)
-	case devplane.Suspend:
-		_, err = p.Suspend(t.Context(), ref)
-	case devplane.Pause:
-		_, err = p.Pause(t.Context(), ref)
+	case actor.Resume:
+		_, _, err = p.ResumeActor(t.Context(), ref)
+	case actor.Suspend:
+		_, err = p.SuspendActor(t.Context(), ref)
+	case actor.Pause:
+		_, err = p.PauseActor(t.Context(), ref)
 	default:
-		_, err = p.Revert(t.Context(), ref)
+		_, err = p.RevertActor(t.Context(), ref)
 	}
-	var e *devplane.Error
-	code := devplane.Code(0)
+	var e *actor.Error
+	code := actor.Code(0)
 	if errors.As(err, &e) {
 		code = e.Code
 	} else if err != nil {
 		r.Fatalf("%v %v: %v", op, ref, err)
 	}
-	next, want := was, devplane.Code(0)
-	called := was != devplane.Crashed // nothing is left of what has crashed
-	switch verdict := op.Judge(was, false); {
+	next, want := was, actor.Code(0)
+	called := was != actor.Crashed // nothing is left of what has crashed
+	switch verdict := devplane.Judge(op, was, false); {
 	case verdict == devplane.Already:
 	case verdict == devplane.Illegal:
-		want = devplane.FailedPrecondition
-	case op == devplane.Resume && code == devplane.ResourceExhausted && (free == 0 || was == devplane.Paused):
-		want = devplane.ResourceExhausted
+		want = actor.FailedPrecondition
+	case op == actor.Resume && code == actor.ResourceExhausted && (free == 0 || was == actor.Paused):
+		want = actor.ResourceExhausted
 	case failure == nil || !called:
-		next = map[devplane.Op]devplane.State{devplane.Resume: devplane.Running, devplane.Suspend: devplane.Suspended, devplane.Pause: devplane.Paused, devplane.Revert: devplane.Suspended}[op]
-	case errors.Is(failure, devplane.ErrUnavailable):
-		want = devplane.Unavailable
-		if op == devplane.Resume {
-			next = devplane.Resuming
-		} else if op == devplane.Suspend {
-			next = devplane.Suspending
+		next = map[actor.Op]actor.State{actor.Resume: actor.Running, actor.Suspend: actor.Suspended, actor.Pause: actor.Paused, actor.Revert: actor.Suspended}[op]
+	case errors.Is(failure, actor.ErrUnavailable):
+		want = actor.Unavailable
+		if op == actor.Resume {
+			next = actor.Resuming
+		} else if op == actor.Suspend {
+			next = actor.Suspending
 		}
 	default:
-		next, want = devplane.Crashed, devplane.Internal
+		next, want = actor.Crashed, actor.Internal
 	}
 	if code != want {
 		r.Fatalf("%v of %v, which is %v, with %v: %v, want %v", op, ref, was, failure, err, want)
@@ -83,14 +83,14 @@ func (p plane) twinStep(r *rapid.T, t *testing.T, ref actor.Ref, was devplane.St
 	return next
 }
 
-func (p plane) checkRules(r *rapid.T, t *testing.T, states map[actor.Ref]devplane.State) {
+func (p plane) checkRules(r *rapid.T, t *testing.T, states map[actor.Ref]actor.State) {
 	on := map[string]int{}
 	for ref, want := range states {
-		a, err := p.Get(t.Context(), ref)
+		a, err := p.GetActor(t.Context(), ref)
 		if err != nil || a.State != want {
 			r.Fatalf("%v is %v, %v; want %v", ref, a.State, err, want)
 		}
-		placed := want == devplane.Running || want == devplane.Resuming || want == devplane.Suspending && a.Node == ""
+		placed := want == actor.Running || want == actor.Resuming || want == actor.Suspending && a.Node == ""
 		if (a.Assignment != nil) != placed {
 			r.Fatalf("%v is %v and on %+v", ref, want, a.Assignment)
 		}

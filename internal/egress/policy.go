@@ -1,5 +1,7 @@
 package egress
 
+import "github.com/sluice-proxy/sluice/internal/actor"
+
 // Policy is all that one actor may reach, as somebody wrote it. No policy, and one without rules, is no outbound traffic
 // at all. It is plain data: Validate says what is wrong with it, Compile makes it decide.
 type Policy struct {
@@ -8,6 +10,12 @@ type Policy struct {
 	// Atespace must be the actor's.
 	Atespace string
 	Rules    []Rule
+}
+
+// Kept is a policy as the control plane keeps it.
+type Kept struct {
+	Policy
+	actor.Meta
 }
 
 // PolicyName is the name of every policy: an actor has one.

@@ -163,13 +163,13 @@ func killSuccessor(pidFile string) {
 }
 
 var signals = map[string]syscall.Signal{
-	"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+	"INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
 }
 
 // signal NAME|FILE SIGNAL sends a signal to a process that start began, or to the one in a pid file.
 func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || signals[args[1]] == 0 {
-		ts.Fatalf("usage: signal NAME|FILE INT|TERM|HUP|USR1|USR2")
+		ts.Fatalf("usage: signal NAME|FILE INT|TERM|KILL|HUP|USR1|USR2")
 	}
 	if p := ts.Value(processesKey).(map[string]*process)[args[0]]; p != nil {
 		ts.Check(p.cmd.Process.Signal(signals[args[1]]))

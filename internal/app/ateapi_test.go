@@ -1,0 +1,117 @@
+package app_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/cert"
+)
+
+func ateapiOptions(dir string) app.AteapiOptions {
+	return app.AteapiOptions{Listen: "127.0.0.1:0", DataDir: dir, Store: app.StoreSQLite, Log: slog.New(slog.DiscardHandler)}
+}
+
+// A start that fails leaves nothing that the next one would trip over.
+func TestAteapiStartFails(t *testing.T) {
+	dir := t.TempDir()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	for name, change := range map[string]func(*app.AteapiOptions){
+		"an address that is taken":  func(o *app.AteapiOptions) { o.Listen = taken.Addr().String() },
+		"a store that is not known": func(o *app.AteapiOptions) { o.Store = "disk" },
+		"a worker with a bad name":  func(o *app.AteapiOptions) { o.Workers = []string{"../w"} },
+		"a socket in no directory":  func(o *app.AteapiOptions) { o.Minter = filepath.Join(dir, "none", "s") },
+		"a store that is a directory": func(*app.AteapiOptions) {
+			_ = os.Remove(filepath.Join(dir, "ateapi.db"))
+			_ = os.Mkdir(filepath.Join(dir, "ateapi.db"), 0o700)
+		},
+	} {
+		o := ateapiOptions(dir)
+		change(&o)
+		a, err := app.StartAteapi(t.Context(), o)
+		if err == nil {
+			t.Errorf("it starts with %s", name)
+			_ = a.Close()
+		} else if errors.Is(err, cert.ErrLocked) || strings.HasPrefix(name, "an address") && !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("with %s: %v", name, err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, "ateapi.db")); err == nil && info.IsDir() {
+			_ = os.Remove(filepath.Join(dir, "ateapi.db"))
+		}
+	}
+	a, err := app.StartAteapi(t.Context(), ateapiOptions(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := app.StartAteapi(t.Context(), ateapiOptions(dir)); !errors.Is(err, cert.ErrLocked) {
+		t.Errorf("a second one in the directory: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := a.Wait(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The egress gateway mints over the socket, without ever having the authority's key.
+func TestAteapiMints(t *testing.T) {
+	o := ateapiOptions(t.TempDir())
+	o.Store, o.Minter, o.Workers = app.StoreMemory, filepath.Join(o.DataDir, "minter.sock"), []string{"w1"}
+	a, err := app.StartAteapi(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Close() }()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := cert.NewSocketMinter(o.Minter)
+	defer func() { _ = m.Close() }()
+	chain, err := m.Mint(t.Context(), csr, "api.example.com", netip.Addr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(chain[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := cert.OpenTrust(filepath.Join(app.ComponentDir(o.DataDir, "worker-w1"), "egress-mitm.ate.dev", cert.TrustFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leaf.Verify(x509.VerifyOptions{DNSName: "api.example.com", Roots: trust.Roots()}); err != nil {
+		t.Error(err)
+	}
+	for _, component := range []string{"egress", "router", "admin", "worker-w1"} { // keys of authorities are below ca alone
+		_ = filepath.WalkDir(app.ComponentDir(o.DataDir, component), func(path string, _ os.DirEntry, _ error) error {
+			if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "State: active") {
+				t.Errorf("%s has an authority's key", path)
+			}
+			return nil
+		})
+	}
+}

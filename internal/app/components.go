@@ -1,0 +1,104 @@
+package app
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/control"
+)
+
+// The components of a development network: what they are called, and the certificates that each is given.
+const (
+	systemNamespace = "ate-system"
+	workerNamespace = "ate-workers"
+
+	// AteapiName is the DNS name of the control plane.
+	AteapiName = "api.ate-system.svc"
+	// RouterName and EgressName are those of the actor ingress and of the egress gateway.
+	RouterName = "atenet-router.ate-system.svc"
+	EgressName = "atenet-egress.ate-system.svc"
+
+	// serviceMount and identityMount are directories of a component, by the authorities that sign what is in them.
+	serviceMount  = "servicedns.podcert.ate.dev"
+	identityMount = "podidentity.podcert.ate.dev"
+)
+
+// Identities of the components.
+var (
+	RouterID = actor.Workload{Namespace: systemNamespace, Account: "atenet-router"}.ID(actor.WorkloadDomain)
+	EgressID = actor.Workload{Namespace: systemNamespace, Account: "atenet-egress"}.ID(actor.WorkloadDomain)
+	AdminID  = actor.Workload{Namespace: systemNamespace, Account: "admin"}.ID(actor.WorkloadDomain)
+)
+
+// WorkerID is the identity of a worker.
+func WorkerID(name string) string {
+	return actor.Workload{Namespace: workerNamespace, Account: name}.ID(actor.WorkloadDomain)
+}
+
+// PKIDir is where, below a control plane's data directory, the certificates are.
+func PKIDir(dataDir string) string { return filepath.Join(dataDir, "pki") }
+
+// ComponentDir is the directory of certificates of a component: "admin", "router", "egress" or "worker-NAME".
+func ComponentDir(dataDir, component string) string {
+	return filepath.Join(PKIDir(dataDir), component)
+}
+
+// mountComponents has the hub write what each component is given.
+func mountComponents(h *cert.Hub, workers []string) error {
+	serves := func(component string, names ...string) cert.Mount {
+		l := cert.ServiceLeaf(append(names, "localhost")...)
+		return cert.Mount{Dir: component + "/" + serviceMount, Authority: cert.ServiceAuthority, Leaf: &l}
+	}
+	is := func(component, id string, serves bool) cert.Mount {
+		l := cert.WorkloadLeaf(id, serves)
+		return cert.Mount{Dir: component + "/" + identityMount, Authority: cert.WorkloadAuthority, Leaf: &l}
+	}
+	trusts := func(dir, authority, file string) cert.Mount {
+		return cert.Mount{Dir: dir, Authority: authority, Trust: file}
+	}
+	mounts := []cert.Mount{
+		serves("ateapi", AteapiName), trusts("ateapi/"+identityMount, cert.WorkloadAuthority, ""),
+		serves("router", RouterName), is("router", RouterID, false),
+		serves("egress", EgressName), is("egress", EgressID, false),
+		trusts("egress/actor-id-ca-certs", cert.ActorAuthority, "ca.crt"), trusts("egress/origins", cert.OriginAuthority, ""),
+		is("admin", AdminID, false), trusts("admin/"+serviceMount, cert.ServiceAuthority, ""),
+	}
+	for _, name := range workers {
+		if !actor.ValidName(name) {
+			return fmt.Errorf("%.80q is no name of a worker", name)
+		}
+		component := "worker-" + name
+		mounts = append(mounts, is(component, WorkerID(name), true), trusts(component+"/"+serviceMount, cert.ServiceAuthority, ""),
+			trusts(component+"/egress-mitm.ate.dev", cert.InterceptionAuthority, ""))
+	}
+	for _, m := range mounts {
+		if err := h.Mount(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ControlOptions say how to reach a control plane.
+type ControlOptions struct {
+	Address string // host:port
+	// ServerName is the DNS name in its certificate.
+	ServerName string
+	// Credentials is the directory of a component, with its identity and what it trusts.
+	Credentials string
+}
+
+// DialControl makes a client of a control plane. It connects when it is used; certificates are read again for each connection.
+func DialControl(o ControlOptions) (*control.Client, error) {
+	own, err := cert.OpenCredential(filepath.Join(o.Credentials, identityMount, cert.CredentialFile))
+	if err != nil {
+		return nil, err
+	}
+	peers, err := cert.OpenTrust(filepath.Join(o.Credentials, serviceMount, cert.TrustFile))
+	if err != nil {
+		return nil, err
+	}
+	return control.NewClient(o.Address, cert.Mutual{Own: own, Peers: peers, Protocols: []string{"h2"}}.ClientOf(o.ServerName))
+}
