@@ -52,7 +52,7 @@ var rooms = map[string][]string{
 	"internal/worker":     {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/tunnel"},
 	"internal/control":    {"internal/config", "internal/actor", "internal/egress", "api/ateapi", "api/atelet", "api/credprovider"},
 	"internal/store":      {"internal/config"},
-	"internal/fabric":     {"internal/config", "internal/conn"},
+	"internal/fabric":     {"internal/conn"},
 
 	// Assembled.
 	"internal/snapshot": {
