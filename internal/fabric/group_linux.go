@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,7 @@ type Limits struct {
 type Group struct {
 	machine hierarchies
 	path    string // below a hierarchy
+	inode   uint64 // of its directory in the unified one; a later group of the same name has another
 }
 
 func (r Run) groups() string { return prefix + r.id }
@@ -49,9 +51,31 @@ func (r Run) CreateGroup(name string, l Limits) (*Group, error) {
 		return nil, fmt.Errorf("control group %s: limits of %d processes and %d bytes", g.path, l.Processes, l.Memory)
 	}
 	if err := g.create(l); err != nil {
-		return nil, errors.Join(fmt.Errorf("making control group %s: %w", g.path, err), g.remove())
+		if !errors.Is(err, os.ErrExist) { // whose group is not ours to remove
+			err = errors.Join(err, g.remove())
+		}
+		return nil, fmt.Errorf("making control group %s: %w", g.path, err)
+	}
+	if g.inode, err = g.current(); err != nil {
+		return nil, errors.Join(err, g.remove())
 	}
 	return g, nil
+}
+
+// current is the inode of the group that has the name now.
+func (g *Group) current() (uint64, error) {
+	var st unix.Stat_t
+	path := filepath.Join(g.machine.unified, g.path)
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st.Ino, nil
+}
+
+// replaced reports whether the group was removed, by somebody who cleaned up, and maybe another one made in its place.
+func (g *Group) replaced() bool {
+	inode, err := g.current()
+	return err != nil || inode != g.inode
 }
 
 func (g *Group) create(l Limits) error {
@@ -105,7 +129,7 @@ func (r Run) OpenGroup(name string) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(g.machine.unified, g.path)); err != nil {
+	if g.inode, err = g.current(); err != nil {
 		return nil, fmt.Errorf("opening a control group: %w", err)
 	}
 	return g, nil
@@ -145,8 +169,18 @@ func (g *Group) Freeze(ctx context.Context) error {
 // Thaw lets the processes go on.
 func (g *Group) Thaw(ctx context.Context) error { return g.set(ctx, "cgroup.freeze", "0", "frozen 0") }
 
-// Kill ends all processes of the group, frozen ones too, and returns when they have gone.
-func (g *Group) Kill(ctx context.Context) error { return g.set(ctx, "cgroup.kill", "1", "populated 0") }
+// Kill ends all processes of the group, frozen ones too, and returns when they have gone. A group that was removed has
+// none.
+func (g *Group) Kill(ctx context.Context) error {
+	if g.replaced() {
+		return nil
+	}
+	err := g.set(ctx, "cgroup.kill", "1", "populated 0")
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) { // removed meanwhile, which needs it empty
+		return nil
+	}
+	return err
+}
 
 // Frozen reports whether the group is stopped.
 func (g *Group) Frozen() (bool, error) {
@@ -159,20 +193,26 @@ func (g *Group) Processes() ([]int, error) {
 	return processesIn(filepath.Join(g.machine.unified, g.path))
 }
 
-// Remove removes a group without processes.
+// Remove removes a group without processes. One that was removed already is no error.
 func (g *Group) Remove() error {
+	if g.replaced() {
+		return nil
+	}
 	if err := g.remove(); err != nil {
 		return fmt.Errorf("removing control group %s: %w", g.path, err)
 	}
 	return nil
 }
 
+// lingering bounds how long a process that has ended may keep its group.
+const lingering = time.Second
+
 func (g *Group) remove() error {
+	ctx, cancel := context.WithTimeout(context.Background(), lingering)
+	defer cancel()
 	var errs []error
 	for _, root := range g.machine.every() {
-		if err := os.Remove(filepath.Join(root, g.path)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, removeGroup(ctx, filepath.Join(root, g.path)))
 		_ = os.Remove(filepath.Join(root, filepath.Dir(g.path))) // the run's own, when this group was its last
 	}
 	return errors.Join(errs...)

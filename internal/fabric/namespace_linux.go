@@ -197,9 +197,25 @@ func (n *Namespace) Close() error {
 	return err
 }
 
-// Remove closes the handle and takes the name away. The kernel frees the namespace, with all links and rules in it, once
-// the last process, thread and socket inside has gone as well.
-func (n *Namespace) Remove() error { return errors.Join(n.Close(), unname(n.name)) }
+// Remove closes the handle and takes the name away, unless another namespace has got it meanwhile. The kernel frees the
+// namespace, with all links and rules in it, once the last process, thread and socket inside has gone as well.
+func (n *Namespace) Remove() error {
+	err := n.Close()
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(namespaces, n.name), &st) != nil || st.Ino != n.inode {
+		return err
+	}
+	return errors.Join(err, unname(n.name))
+}
+
+// RemoveNamespace takes a name away, as [Namespace.Remove] does, without a handle. None there is no error.
+func (r Run) RemoveNamespace(name string) error {
+	full, err := r.name(name)
+	if err != nil {
+		return err
+	}
+	return unname(full)
+}
 
 func unname(full string) error {
 	path := filepath.Join(namespaces, full)

@@ -26,7 +26,7 @@ func (r Run) CreateNetwork(address netip.Prefix) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := hub.isolate(); err != nil {
+	if err := hub.Isolate(); err != nil {
 		return nil, errors.Join(err, hub.Remove())
 	}
 	if err := hub.Bridge(bridge, address); err != nil {
@@ -45,7 +45,7 @@ func (w *Network) Attach(name string, addresses ...netip.Prefix) (*Namespace, er
 		return nil, err
 	}
 	w.hosts++
-	err = host.isolate()
+	err = host.Isolate()
 	if err == nil {
 		err = Cable(Port{In: w.hub, Name: fmt.Sprintf("host%d", w.hosts), Bridge: bridge}, Port{In: host, Name: "eth0", Addresses: addresses})
 	}
@@ -61,9 +61,9 @@ func (w *Network) Attach(name string, addresses ...netip.Prefix) (*Namespace, er
 // Remove removes the bridge, and with it the cables of all hosts.
 func (w *Network) Remove() error { return w.hub.Remove() }
 
-// isolate turns off what a namespace of ours must not do: forward, speak IPv6 (it would pass by what is checked for
+// Isolate turns off what a namespace of ours must not do: forward, speak IPv6 (it would pass by what is checked for
 // IPv4), and hand bridged frames to the rules for packets, which some kernels switch on in every new namespace.
-func (n *Namespace) isolate() error {
+func (n *Namespace) Isolate() error {
 	err := errors.Join(
 		n.Sysctl("net.ipv4.ip_forward", "0"),
 		n.Sysctl("net.ipv6.conf.all.disable_ipv6", "1"),
