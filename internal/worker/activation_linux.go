@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 
-	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/fabric"
 )
@@ -237,31 +235,4 @@ func (a *Activation) watch() {
 	if a.w.o.Exited != nil {
 		a.w.o.Exited(a.actor, a.process.how)
 	}
-}
-
-// tunnel connects to the actor and relays.
-func (a *Activation) tunnel(ctx context.Context, port uint16, accept func() (conn.Conn, error)) error {
-	select {
-	case a.slots <- struct{}{}:
-		defer func() { <-a.slots }()
-	default:
-		a.w.counts.Refused.Add(1)
-		return ErrBusy
-	}
-	dial, cancel := context.WithTimeout(ctx, a.w.o.Bounds.Dial)
-	to, err := a.network.Gateway.Dial(dial, netip.AddrPortFrom(actorAddress, port))
-	cancel()
-	if err != nil {
-		a.w.counts.Refused.Add(1)
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	from, err := accept()
-	if err != nil {
-		_ = to.Abort()
-		return fmt.Errorf("taking a tunnel: %w", err)
-	}
-	a.w.counts.Tunnels.Add(1)
-	done := link{tracker: &a.links, clock: a.w.o.Clock, bounds: a.w.o.Bounds}.relay(from, to)
-	a.log.Debug("a tunnel has ended", "port", port, "received", done.AtoB, "sent", done.BtoA, "error", done.Err)
-	return nil
 }

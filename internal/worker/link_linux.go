@@ -5,7 +5,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/drain"
 )
 
-// link is two connections that are relayed to each other, and a member of what is drained with the actor.
+// link is a captured connection and its way out, relayed to each other, and a member of what ends with the actor.
 type link struct {
 	tracker *drain.Tracker
 	clock   *conn.Clock

@@ -39,7 +39,7 @@ func (Kernel) Install(gateway *fabric.Namespace) error {
 		}
 		table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName})
 		redirect(c, table)
-		refuse(c, table)
+		refuseDatagrams(c, table)
 		input(c, table)
 		drop := nftables.ChainPolicyDrop
 		c.AddChain(&nftables.Chain{
@@ -103,8 +103,8 @@ func redirect(c *nftables.Conn, table *nftables.Table) {
 	)})
 }
 
-// refuse is: ip daddr != 169.254.17.0/30 udp reject. Programs that try QUIC first then fall back at once.
-func refuse(c *nftables.Conn, table *nftables.Table) {
+// refuseDatagrams is: ip daddr != 169.254.17.0/30 udp reject. Programs that try QUIC first then fall back at once.
+func refuseDatagrams(c *nftables.Conn, table *nftables.Table) {
 	chain := c.AddChain(&nftables.Chain{
 		Name: "refuse", Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityFilter,

@@ -122,7 +122,7 @@ func (w *Worker) Counts() *Counts { return &w.counts }
 func (w *Worker) Activate(ctx context.Context, s Spec) error {
 	_, name, ok := strings.Cut(s.Ref, "/")
 	if !ok || name == "" || s.UID == "" {
-		return fmt.Errorf("activating %q with UID %q: not an actor", s.Ref, s.UID)
+		return fmt.Errorf("activating %q with UID %q: %w: not an actor", s.Ref, s.UID, ErrProgram)
 	}
 	a := newActivation(w, s, name)
 	if err := w.admit(a); err != nil {
@@ -213,10 +213,9 @@ func (w *Worker) Actors() []Actor {
 	return all
 }
 
-// Tunnel carries one connection to a port of an actor, and returns when it has ended. The actor is connected to before
-// accept, which takes the peer's end of the connection, so that a peer is refused before it has sent anything:
-// ErrStale, ErrBusy, ErrRefused. Once accept has returned, errors are none of the peer's business.
-func (w *Worker) Tunnel(ctx context.Context, ref string, port uint16, accept func() (conn.Conn, error)) error {
+// Dial connects to a port of an actor, for a tunnel that was asked for. The peer can be refused before it has sent
+// anything: ErrStale, ErrBusy, ErrRefused. ctx bounds connecting alone.
+func (w *Worker) Dial(ctx context.Context, ref string, port uint16) (*Tunnel, error) {
 	w.mu.Lock()
 	a := w.active[ref]
 	if a != nil {
@@ -225,10 +224,16 @@ func (w *Worker) Tunnel(ctx context.Context, ref string, port uint16, accept fun
 	w.mu.Unlock()
 	if a == nil {
 		w.counts.Stale.Add(1)
-		return fmt.Errorf("%.127q: %w", ref, ErrStale)
+		return nil, fmt.Errorf("%.127q: %w", ref, ErrStale)
 	}
-	defer a.open.Done()
-	return a.tunnel(ctx, port, accept)
+	t, err := a.dial(ctx, port)
+	if err != nil {
+		a.open.Done()
+		w.counts.Refused.Add(1)
+		return nil, err
+	}
+	w.counts.Tunnels.Add(1)
+	return t, nil
 }
 
 // Close terminates every actor that is active; suspended ones stay. It returns when nothing runs any more.

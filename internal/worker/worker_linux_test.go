@@ -115,17 +115,16 @@ func within(t *testing.T, d time.Duration) context.Context {
 func (h *host) open(ref string, port uint16) (client *conn.MemoryConn, ended <-chan error) {
 	client, far := conn.Pipe()
 	done := make(chan error, 1)
-	taken := make(chan struct{})
-	go func() {
-		err := h.Tunnel(context.Background(), ref, port, func() (conn.Conn, error) { close(taken); return far, nil })
-		done <- err
+	to, err := h.Dial(context.Background(), ref, port)
+	if err != nil {
 		_ = far.Close()
-	}()
-	select {
-	case <-taken:
-	case err := <-done:
 		done <- err
+		return client, done
 	}
+	go func() {
+		to.Relay(far)
+		done <- nil
+	}()
 	return client, done
 }
 
