@@ -27,6 +27,9 @@ type server struct {
 	h2    *http2.Server
 }
 
+// maxTunnels is how many streams an HTTP/2 connection to an entrypoint of protocol connect may have.
+const maxTunnels = 1024
+
 // options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force.
 func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func()) {
 	srv := s.get(ep.Name)
@@ -47,11 +50,14 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 		Handler: srv.front, HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
 		KeepAliveTimeout: ep.KeepAliveTimeout, MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders,
 	}
-	srv.open(one, two, s.app.clock)
-	o = &entrypoint.Options{
-		Address: ep.Address, HTTP: srv.h1.ServeConn, H2: srv.h2.ServeConn, MaxConnections: ep.MaxConnections,
-		HandshakeTimeout: ep.HeaderTimeout, ProxyTrusted: ep.ProxyProtocol,
+	o = &entrypoint.Options{}
+	if ep.Protocol == config.CONNECT {
+		one.Connect, two.Connect, two.MaxStreams = true, true, maxTunnels
+		o.AllowedIPs = ep.TCPAllowedIPs
 	}
+	srv.open(one, two, s.app.clock)
+	o.Address, o.HTTP, o.H2 = ep.Address, srv.h1.ServeConn, srv.h2.ServeConn
+	o.MaxConnections, o.HandshakeTimeout, o.ProxyTrusted = ep.MaxConnections, ep.HeaderTimeout, ep.ProxyProtocol
 	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
 }
 

@@ -44,7 +44,7 @@ var rooms = map[string][]string{
 	"internal/firewall":   {"internal/config", "internal/exchange"},
 	"internal/service":    {"internal/config", "internal/exchange", "internal/conn", "internal/http1", "internal/http2"},
 	"internal/proxy":      {"internal/service", "internal/exchange", "internal/conn", "internal/http1"},
-	"internal/tunnel":     {"internal/conn", "internal/drain", "internal/http1", "internal/http2"},
+	"internal/tunnel":     {"internal/conn", "internal/drain", "internal/exchange", "internal/http1", "internal/http2"},
 	"internal/usage":      {"internal/config", "internal/journal", "internal/exchange"},
 	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
 	"internal/actor":      {"internal/config", "internal/exchange", "internal/service", "internal/tunnel"},

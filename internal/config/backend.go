@@ -8,8 +8,7 @@ import (
 
 // otherSchemes are backend schemes that the language knows and this release does not dial.
 var otherSchemes = map[string]string{
-	"h2c": "HTTP/2 without TLS to backends is",
-	"ws":  "a ws:// backend is", "wss": "a wss:// backend is",
+	"ws": "a ws:// backend is", "wss": "a wss:// backend is",
 	"udp": "a udp:// backend is",
 }
 
@@ -23,14 +22,14 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.badURL(t, title, "needs a scheme and a host", `write "http://host:port"`)
 	case scheme == "unix":
 		return d.unixBackend(t, title, rest, s)
-	case scheme == "http" || scheme == "https" || scheme == "tcp" && strings.HasPrefix(rest, "//"):
+	case scheme == "http" || scheme == "https" || scheme == "h2c" || scheme == "tcp" && strings.HasPrefix(rest, "//"):
 	case otherSchemes[scheme] != "" && strings.HasPrefix(rest, "//"):
-		d.later(t.at, otherSchemes[scheme], "this release dials http://, https://, tcp:// and unix: backends")
+		d.later(t.at, otherSchemes[scheme], "this release dials http://, https://, h2c://, tcp:// and unix: backends")
 		return false
 	case strings.HasPrefix(t.s, "[") || isPort(rest) && isHost(scheme):
 		scheme, rest = "tcp", "//"+t.s // where no protocol is spoken none need be named
 	default:
-		return d.badURL(t, title, "must begin with http://, https://, tcp:// or unix:", "")
+		return d.badURL(t, title, "must begin with http://, https://, h2c://, tcp:// or unix:", "")
 	}
 	authority, ok := strings.CutPrefix(rest, "//")
 	if !ok {
@@ -59,7 +58,7 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.badURL(t, title, why, "")
 	}
 	s.Host = canonical
-	usual := map[string]string{"http": "80", "https": "443"}[scheme]
+	usual := map[string]string{"http": "80", "https": "443", "h2c": "80"}[scheme]
 	if !hasPort && usual == "" {
 		return d.badURL(t, title, "needs a port", `write "tcp://host:port"`)
 	} else if !hasPort {

@@ -49,10 +49,10 @@ const (
 type Entrypoint struct {
 	Name    string
 	Pos     acl.Span
-	Address string // canonical: IP:port, [IPv6]:port, :port, name:port or unix:/path
+	Address string // canonical: IP:port, [IPv6]:port, :port, name:port, unix:/path, or TunnelAddress
 	// AddressPos is the place of the address.
 	AddressPos acl.Span
-	Protocol   Protocol // http, tcp or udp; udp does not run in this release
+	Protocol   Protocol // http, tcp, connect or udp; udp does not run in this release
 	TLS        *TLS     // nil: clear text
 
 	MaxConnections    int           // concurrent connections; default 10000
@@ -66,10 +66,10 @@ type Entrypoint struct {
 	ProxyProtocol     []netip.Prefix // http and tcp: peers whose PROXY protocol header is required and believed; empty nobody's
 	AllowEncodedSlash bool           // encoded_slashes = "allow"; default reject
 
-	TCPAllowedIPs       []netip.Prefix // tcp only; empty allows all
+	TCPAllowedIPs       []netip.Prefix // tcp and connect; empty allows all
 	TCPHelloTimeout     time.Duration  // tcp only; for the ClientHello, where a router asks for a server name; default 3 s
-	TCPIdleTimeout      time.Duration  // tcp only; no byte in either direction; 0 no bound, the default
-	TCPHalfCloseTimeout time.Duration  // tcp only; the same once one side has ended; default 30 s
+	TCPIdleTimeout      time.Duration  // tcp and connect; no byte in either direction; 0 no bound, the default
+	TCPHalfCloseTimeout time.Duration  // tcp and connect; the same once one side has ended; default 30 s
 	UDPSessionTimeout   time.Duration  // udp only; 0 otherwise
 	UDPMaxSessions      uint64         // udp only; 0 otherwise
 }
@@ -79,9 +79,10 @@ type Protocol string
 
 // Protocols of entrypoints.
 const (
-	HTTP Protocol = "http"
-	TCP  Protocol = "tcp"
-	UDP  Protocol = "udp"
+	HTTP    Protocol = "http"
+	TCP     Protocol = "tcp"
+	UDP     Protocol = "udp"
+	CONNECT Protocol = "connect" // HTTP, but CONNECT only
 )
 
 // Forwarded says whose forwarding headers are believed. Empty: nobody's.
@@ -192,8 +193,8 @@ type Router struct {
 	Entrypoints []string // empty: every entrypoint of the protocol
 	Middlewares []string
 	Priority    int // > 0 explicit; else the rule's length decides
-	// Protocol says whether it routes requests (HTTP) or connections (TCP): that of its entrypoints, and where it names
-	// none what its rule judges.
+	// Protocol says whether it routes requests (HTTP), connections (TCP) or requests for tunnels (CONNECT): that of its
+	// entrypoints, and where it names none what its rule judges.
 	Protocol Protocol
 	TLS      TLSMode // tcp only
 
@@ -221,6 +222,7 @@ type Service struct {
 	Name         string
 	Pos          acl.Span
 	LoadBalancer LoadBalancer
+	Connect      *Connect // where CONNECTs lead; nil: to the load balancer's backends
 
 	// The rest is decoded, and refused in this release.
 	Failover  string // another service; "" none
@@ -289,6 +291,10 @@ type Transport struct {
 	ServerName     string        // TLS name to verify and send; "" from the URL
 	CertFile       string        // PEM certificate to show to https backends; "" none
 	KeyFile        string        // its key
+	ALPN           Protocols     // what is offered to https backends; default HTTP/1.1
+	PingInterval   time.Duration // HTTP/2: silence after which a connection in use is asked for a sign of life; 0 never
+	MaxRequests    int           // requests after which a connection is not used again; 0 no limit
+	MaxAge         time.Duration // time after which it is not; 0 no limit
 	SendProxy      int           // version of the PROXY protocol header sent to tcp backends; 0 none
 }
 

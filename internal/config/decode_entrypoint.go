@@ -3,6 +3,7 @@ package config
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -26,9 +27,9 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	e := &Entrypoint{Name: name, Pos: o.at}
 	e.Address, e.AddressPos = o.address("address", true, "")
 	var proto text
-	e.Protocol, proto = enum(o, "protocol", HTTP, HTTP, TCP, UDP)
+	e.Protocol, proto = enum(o, "protocol", HTTP, HTTP, TCP, CONNECT, UDP)
 	if e.Protocol == UDP {
-		d.later(proto.at, "protocol udp is", `this release runs entrypoints with protocol = "http" or "tcp"`)
+		d.later(proto.at, "protocol udp is", `this release runs entrypoints with protocol = "http", "tcp" or "connect"`)
 	}
 	d.wrongProtocol(o, e.Protocol)
 	e.MaxConnections = o.count("max_connections", 10_000, 1, math.MaxUint32)
@@ -60,6 +61,8 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", 30*time.Second)
 	if e.Protocol == TCP {
 		e.TCPHelloTimeout = hello
+	}
+	if e.Protocol == TCP || e.Protocol == CONNECT {
 		e.TCPIdleTimeout, e.TCPHalfCloseTimeout = idle, half
 	}
 	timeout, sessions := o.seconds("udp_session_timeout_secs", 30, 1), o.number("udp_max_sessions", 10_000, 1, math.MaxUint32)
@@ -80,13 +83,14 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		t.finish(nil)
 	}
 	o.finish(nil)
+	d.checkTunnelled(e)
 	return e
 }
 
 // wrongProtocol reports keys that have no effect on an entrypoint of that protocol.
 func (d *decoder) wrongProtocol(o *object, is Protocol) {
 	report := func(key string, at acl.Span) {
-		if only, ok := protocolKeys[key]; ok && only != is {
+		if only, ok := protocolKeys[key]; ok && only != is && !(is == CONNECT && slices.Contains(connectKeys, key)) {
 			d.fail(CodeOtherType, at, "%s in %s has an effect on protocol %s only", key, o.title, only)
 		}
 	}
@@ -103,6 +107,9 @@ func (o *object) address(key string, required bool, def string) (string, acl.Spa
 	t := o.str(key, required)
 	if !t.ok {
 		return def, t.at
+	}
+	if o.kind == "entrypoints" && t.s == TunnelAddress {
+		return TunnelAddress, t.at
 	}
 	canonical, err := ParseAddress(t.s)
 	if err != nil {

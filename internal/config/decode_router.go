@@ -58,21 +58,24 @@ func (d *decoder) bind(cfg *Config) {
 		if len(r.Entrypoints) == 0 && judgesConnections(r.Rule) {
 			r.Protocol = TCP
 		}
-		tcp, other := 0, 0
+		named := map[Protocol]bool{}
 		for _, e := range r.Entrypoints {
 			switch ep := cfg.Entrypoints[e]; {
 			case ep == nil:
-			case ep.Protocol == TCP:
-				tcp++
+			case ep.Protocol == TCP, ep.Protocol == CONNECT:
+				named[ep.Protocol] = true
 			default:
-				other++
+				named[HTTP] = true
 			}
 		}
-		if tcp > 0 {
-			r.Protocol = TCP
-		}
-		if tcp > 0 && other > 0 {
-			d.fail(CodeConflict, r.refs.entrypoints[0].at, "routers %s names entrypoints of protocol tcp and others", strconv.Quote(name)).Hint = "write a router for each protocol"
+		for _, p := range []Protocol{CONNECT, TCP} {
+			if named[p] {
+				r.Protocol = p
+			}
+			if named[p] && len(named) > 1 {
+				d.fail(CodeConflict, r.refs.entrypoints[0].at, "routers %s names entrypoints of protocol %s and others", strconv.Quote(name), p).Hint = "write a router for each protocol"
+				break
+			}
 		}
 	}
 }
@@ -96,7 +99,7 @@ func (d *decoder) checkRule(r *Router, title string) {
 			at = acl.Span{File: at.File, Start: t.lit.StringOffset(m.Pos), End: t.lit.StringOffset(m.Pos + m.Len)}
 		}
 		switch {
-		case r.Protocol == HTTP && m.TCP:
+		case r.Protocol != TCP && m.TCP:
 			d.later(at, "matcher "+m.Name+" on http entrypoints, in "+title+", is", "this release routes requests there: Host, Path, PathPrefix, Method, Headers, Query, ClientIP")
 		case r.Protocol == TCP && !fitsConnections(m):
 			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of a tcp connection", title, m.Name).Hint = "connections are told apart by HostSNI and ClientIP; HostSNI(`*`) takes all"
@@ -124,6 +127,7 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	d.checkTLSMode(cfg, r, title)
 	if t := r.refs.service; t.ok {
 		reference(d, t, "service", title, cfg.Services)
+		d.checkConnectRouter(cfg.Services[t.s], r, title)
 		d.checkBackends(cfg.Services[t.s], r, title)
 	}
 	bound := false
@@ -142,7 +146,7 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	}
 	if !bound {
 		for _, e := range cfg.Entrypoints {
-			bound = bound || e.Protocol == r.Protocol
+			bound = bound || e.Protocol == r.Protocol && !e.OnlyByName()
 		}
 	}
 	switch {
@@ -165,7 +169,7 @@ func (d *decoder) checkTLSMode(cfg *Config, r *Router, title string) {
 	}
 	for _, name := range sortedKeys(cfg.Entrypoints) {
 		e := cfg.Entrypoints[name]
-		bound := len(r.Entrypoints) == 0 || slices.Contains(r.Entrypoints, name)
+		bound := len(r.Entrypoints) == 0 && !e.OnlyByName() || slices.Contains(r.Entrypoints, name)
 		if r.TLS == Terminate && bound && e.Protocol == TCP && e.TLS == nil {
 			d.fail(CodeConflict, r.refs.tls.at, "%s terminates TLS, for which entrypoints %s has no certificate", title, strconv.Quote(name)).Hint = "give the entrypoint a tls block, or name other entrypoints"
 			return
@@ -197,10 +201,12 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 	}
 	for _, srv := range s.LoadBalancer.Servers {
 		switch {
-		case r.Protocol != TCP && srv.Scheme == "tcp":
+		case r.Protocol == HTTP && srv.Scheme == "tcp":
 			d.fail(CodeConflict, srv.Pos, "%s sends requests to services %s, whose backends name no protocol", title, strconv.Quote(s.Name)).Hint = `write "http://host:port"`
 		case r.Protocol == TCP && srv.Scheme == "https":
 			d.later(srv.Pos, "TLS to the backend of a tcp router, "+title+", is", `this release dials "tcp://host:port"`)
+		case r.Protocol == TCP && srv.Scheme == "h2c":
+			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, whose backends speak HTTP/2", title, strconv.Quote(s.Name)).Hint = `write "tcp://host:port"`
 		case r.Protocol == TCP && srv.Base != "":
 			d.fail(CodeConflict, srv.Pos, "%s sends connections to services %s, where the path of the URL has no effect", title, strconv.Quote(s.Name))
 		default:

@@ -23,8 +23,12 @@ func (d *decoder) service(name string, o *object) *Service {
 	lb.UpstreamErrorStatus = d.upstreamErrorStatus(o)
 	lb.PassHost = o.boolean("pass_host", true)
 	d.transport(o.child("transport"), lb)
+	s.Connect = d.connect(o.child("connect"))
+	if s.Connect != nil && block != nil {
+		d.fail(CodeConflict, s.Connect.Pos, "%s has a load_balancer, and cannot lead elsewhere by connect", o.title)
+	}
 	d.plannedService(o, s)
-	if len(lb.Servers) == 0 && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
+	if len(lb.Servers) == 0 && s.Connect == nil && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
 		o.missing("load_balancer { servers … }", `write load_balancer { servers { url = "http://host:port" } }`)
 	}
 	if len(lb.Servers) > 0 && !slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Weight > 0 }) {
@@ -133,7 +137,7 @@ func (d *decoder) upstreamErrorStatus(o *object) int {
 
 func (d *decoder) transport(o *object, lb *LoadBalancer) {
 	tr := &lb.Transport
-	*tr = Transport{ConnectTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxIdle: 512, MaxConnections: 1024}
+	*tr = Transport{ConnectTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxIdle: 512, MaxConnections: 1024, ALPN: HTTP1}
 	if o == nil {
 		return
 	}
@@ -156,15 +160,12 @@ func (d *decoder) transport(o *object, lb *LoadBalancer) {
 	}
 	lb.ClientPos = d.keyPair(o, o.written("cert_file") || o.written("key_file"))
 	tr.CertFile, tr.KeyFile = lb.ClientPos.CertFile, lb.ClientPos.KeyFile
-	for _, p := range o.list("alpn") {
-		switch p.s {
-		case "http/1.1":
-		case "h2":
-			d.later(p.at, "HTTP/2 to backends is", `this release speaks HTTP/1.1 to backends`)
-		default:
-			d.bad(p, CodeEnum, "an item of alpn in %s must be one of h2, http/1.1, not %s", o.title, p.quote())
-		}
+	if o.written("alpn") {
+		tr.ALPN = protocolsOf(d.alpn(o))
 	}
+	tr.PingInterval = o.duration("ping_interval", 0)
+	tr.MaxRequests = o.count("max_requests", 0, 1, math.MaxInt32)
+	tr.MaxAge = o.duration("max_age", 0)
 	version, t := enum(o, "send_proxy", "", "v1", "v2")
 	if lb.SendProxyPos = t.at; version != "" {
 		tr.SendProxy = int(version[1] - '0')
@@ -184,7 +185,7 @@ func (d *decoder) checkService(s *Service) {
 		seen[key] = srv.Pos
 	}
 	hasTLS := slices.ContainsFunc(s.LoadBalancer.Servers, func(s Server) bool { return s.Scheme == "https" })
-	if tr := s.LoadBalancer.Transport; !hasTLS && len(s.LoadBalancer.Servers) > 0 && (tr.CAFile != "" || tr.ServerName != "" || tr.CertFile != "") {
-		d.warn(WarnNoEffect, s.Pos, "ca_file, cert_file and server_name of services %s have no effect: it has no https backend", strconv.Quote(s.Name))
+	if tr := s.LoadBalancer.Transport; !hasTLS && len(s.LoadBalancer.Servers) > 0 && (tr.CAFile != "" || tr.ServerName != "" || tr.CertFile != "" || tr.ALPN != HTTP1) {
+		d.warn(WarnNoEffect, s.Pos, "alpn, ca_file, cert_file and server_name of services %s have no effect: it has no https backend", strconv.Quote(s.Name))
 	}
 }

@@ -120,7 +120,7 @@ func entrypointTree(e *Entrypoint) any {
 		"tcp_allowed_ips":          prefixes(e.TCPAllowedIPs),
 		"tcp_hello_timeout":        when(e.Protocol == TCP, dur(e.TCPHelloTimeout)),
 		"tcp_idle_timeout":         when(e.TCPIdleTimeout > 0, dur(e.TCPIdleTimeout)),
-		"tcp_half_close_timeout":   when(e.Protocol == TCP, dur(e.TCPHalfCloseTimeout)),
+		"tcp_half_close_timeout":   when(e.Protocol == TCP || e.Protocol == CONNECT, dur(e.TCPHalfCloseTimeout)),
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
 	}
@@ -182,9 +182,12 @@ func serviceTree(s *Service) any {
 			"connect_timeout": dur(lb.Transport.ConnectTimeout), "idle_timeout": dur(lb.Transport.IdleTimeout),
 			"max_idle": lb.Transport.MaxIdle, "max_connections": lb.Transport.MaxConnections,
 			"ca_file": orNull(lb.Transport.CAFile), "server_name": orNull(lb.Transport.ServerName),
-			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": []string{"http/1.1"},
-			"send_proxy": when(lb.Transport.SendProxy > 0, fmt.Sprintf("v%d", lb.Transport.SendProxy)),
+			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": lb.Transport.ALPN.Names(),
+			"ping_interval": when(lb.Transport.PingInterval > 0, dur(lb.Transport.PingInterval)), "max_age": when(lb.Transport.MaxAge > 0, dur(lb.Transport.MaxAge)),
+			"max_requests": when(lb.Transport.MaxRequests > 0, lb.Transport.MaxRequests),
+			"send_proxy":   when(lb.Transport.SendProxy > 0, fmt.Sprintf("v%d", lb.Transport.SendProxy)),
 		},
+		"connect": connectTree(s.Connect),
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,
 	}

@@ -18,6 +18,7 @@ func (d *decoder) validate(cfg *Config) {
 	}
 	for _, name := range sortedKeys(cfg.Services) {
 		d.checkService(cfg.Services[name])
+		d.checkConnectService(cfg, cfg.Services[name])
 	}
 	d.acmeDomains(cfg)
 	d.checkAddresses(cfg)
@@ -40,7 +41,7 @@ func (d *decoder) checkAddresses(cfg *Config) {
 	var all []bound
 	for _, name := range sortedKeys(cfg.Entrypoints) {
 		e := cfg.Entrypoints[name]
-		if e.Address != "" {
+		if e.Address != "" && !e.Tunnelled() {
 			all = append(all, bound{"entrypoints " + strconv.Quote(name), e.AddressPos, e.Address, e.Protocol == UDP})
 		}
 	}

@@ -24,8 +24,13 @@ type Info struct {
 	Remote     netip.AddrPort       // the client, as far as the peer or a PROXY protocol header tells
 	Via        netip.AddrPort       // the peer that told Remote by such a header; invalid: none did
 	TLS        *tls.ConnectionState // nil: clear text
-	// Identity is who the peer is by a verified certificate: see [PeerIdentity]; "" nobody knows.
+	// Identity is who the peer is by a verified certificate: see [PeerIdentity]; "" nobody knows. Inside a tunnel it is that
+	// of who has opened it, until the client proves another one there.
 	Identity string
+	// Outer describes the connection that this one came out of, as a tunnel; nil: it stands by itself.
+	Outer *Info
+	// Target is the authority that the tunnel was asked for; "" without one.
+	Target string
 }
 
 // CloseWriter is a connection that can end its sending side alone.

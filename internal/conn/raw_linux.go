@@ -44,6 +44,14 @@ func NewRaw(fd int, info Info) *Raw {
 	return newRaw(os.NewFile(uintptr(fd), "socket"), fd, info)
 }
 
+// fastest takes a dialed connection over in its fastest form.
+func fastest(nc net.Conn) Conn {
+	if r, ok := RawOf(nc); ok {
+		return r
+	}
+	return ordinary(nc)
+}
+
 // RawOf gives the raw form of a dialed connection, or false if it is of another kind. The Raw owns it then.
 func RawOf(c net.Conn) (*Raw, bool) {
 	f, ok := c.(interface {

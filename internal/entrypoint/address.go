@@ -9,16 +9,20 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
 )
 
 // address is a listening address, taken apart.
 type address struct {
-	text string     // as configured
-	key  string     // equal keys are the same socket
-	path string     // unix socket; "" an IP address
-	host string     // a name to resolve; "" none
-	ip   netip.Addr // invalid: every address of both families, or a name
-	port uint16     // 0: the system chooses
+	text string // as configured
+	key  string // equal keys are the same socket
+	path string // unix socket; "" an IP address
+	// tunnel is no address: nothing is listened on, and connections come by Set.Serve.
+	tunnel bool
+	host   string     // a name to resolve; "" none
+	ip     netip.Addr // invalid: every address of both families, or a name
+	port   uint16     // 0: the system chooses
 }
 
 // resolveTimeout bounds the look-up of a name at bind.
@@ -27,6 +31,10 @@ const resolveTimeout = 5 * time.Second
 // parseAddress takes an address apart. The name of the entrypoint tells apart sockets whose port the system chooses.
 func parseAddress(text, entrypoint string) (address, error) {
 	a := address{text: text}
+	if text == config.TunnelAddress {
+		a.tunnel, a.key = true, text+entrypoint
+		return a, nil
+	}
 	if path, ok := strings.CutPrefix(text, "unix:"); ok {
 		if path == "" {
 			return a, errors.New("unix: needs a path")

@@ -141,6 +141,8 @@ func (p *Plan) bind(ctx context.Context, name string, a address, leaving []*sock
 	took, err := s.setup.Inherited.take(sock, name, s.acceptRaw)
 	switch {
 	case err != nil || took:
+	case a.tunnel:
+		sock.bound = tunnelAddr{}
 	case s.setup.Listen != nil:
 		err = sock.bindPlain(ctx, s.setup.Listen)
 	default:

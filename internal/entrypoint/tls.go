@@ -152,7 +152,10 @@ func (b *binding) secure(c conn.Conn, o *Options) (*secured, error) {
 	}
 	state := t.ConnectionState()
 	s := &secured{Conn: t, wire: h.wire, info: *c.Info()}
-	s.info.TLS, s.info.Identity = &state, conn.PeerIdentity(&state)
+	s.info.TLS = &state
+	if id := conn.PeerIdentity(&state); id != "" || s.info.Outer == nil {
+		s.info.Identity = id
+	}
 	if state.NegotiatedProtocol == acmeALPN {
 		_ = s.Close()
 		return nil, errChallenge

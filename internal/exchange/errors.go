@@ -24,6 +24,8 @@ const (
 	CodeMisdirected        Code = "misdirected_request"
 	CodeFlood              Code = "flood"
 	CodeNoRoute            Code = "no_route"
+	CodeConnectDenied      Code = "connect_not_allowed"
+	CodeDestinationDenied  Code = "destination_not_allowed"
 	CodeRateLimited        Code = "rate_limited"
 	CodeHandshakeFailed    Code = "tls_handshake_failed"
 	CodeIPNotAllowed       Code = "ip_not_allowed"

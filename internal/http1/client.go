@@ -1,53 +1,15 @@
 package http1
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"net"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
-
-// Progress tells how far a dispatch came, which decides whether it may be moved to another backend.
-type Progress uint8
-
-// Progress of one dispatch.
-const (
-	NothingSent Progress = iota // the backend cannot have seen any of it
-	Sent                        // some may have arrived, no answer byte has
-	Answered                    // the answer has begun
-)
-
-// Head is a backend's response head. Fields go to the exchange's response.
-type Head struct {
-	Status int
-	Length int64 // -1: chunked or to the end of the connection
-	// Upgrade is the protocol of a 101.
-	Upgrade []byte
-}
-
-// ErrStale ends a dispatch on a reused connection that the backend had closed: it cannot have processed anything if
-// nothing was answered and the request can be repeated.
-var ErrStale = errors.New("reused connection was closed by the backend")
-
-// ErrBadResponse is a response that breaks the protocol.
-var ErrBadResponse = errors.New("backend sent an invalid response")
-
-// BodySink takes a response as it arrives.
-type BodySink interface {
-	// Sent tells that the request head is on its way: another goroutine may now Write the body.
-	Sent()
-	// Body takes body bytes; last comes once. The bytes are valid during the call.
-	Body(p []byte, last bool) error
-	// Raw takes chunks with their framing, if the sink asked for that.
-	Raw(r exchange.RawRun) error
-	// Interim takes a 1xx head.
-	Interim(status int, f *exchange.Fields) error
-}
 
 // ClientConn is one connection to a backend. It serves one exchange at a time; its goroutine owns it.
 type ClientConn struct {
@@ -63,6 +25,8 @@ type ClientConn struct {
 	nudged atomic.Bool
 	taken  atomic.Bool // its bytes are read by somebody else
 
+	born   time.Duration // when it was opened
+	served int           // requests
 	usedAt time.Duration // when it was put back
 	idleAt int           // the pool's tick at which the connection became idle
 
@@ -80,7 +44,7 @@ type ClientConn struct {
 	// the step under way, so that callbacks need no closures
 	step      func(fd int) bool // clientStep, made once
 	out, more []byte
-	sink      BodySink
+	sink      exchange.BodySink
 	fields    *exchange.Fields
 	request   requestInfo
 	phase     int
@@ -96,11 +60,14 @@ type ClientConn struct {
 	interim  int         // 1xx heads of this exchange
 	wrote    error       // why the request could not be sent whole
 	rests    chan error  // the rest of a request that did not fit the socket
+	chunks   bool        // the body sent by Write is framed in chunks
+	chunk    []byte      // the last of them
 }
 
 // requestInfo is what of the request decides how the response is read.
 type requestInfo struct {
 	head    bool // method HEAD
+	connect bool // method CONNECT
 	upgrade bool // a 101 is expected
 }
 
@@ -116,6 +83,9 @@ var responseLimits = Limits{MaxHeaderBytes: 128 << 10, MaxHeaders: 512}
 // Reused reports whether the connection has served an exchange before.
 func (c *ClientConn) Reused() bool { return c.reused }
 
+// HTTP2 is false.
+func (c *ClientConn) HTTP2() bool { return false }
+
 // Interrupt makes what the connection waits for fail. It is of no use afterwards.
 func (c *ClientConn) Interrupt() {
 	c.cut.Store(true)
@@ -123,29 +93,29 @@ func (c *ClientConn) Interrupt() {
 }
 
 // Progress of the dispatch.
-func (c *ClientConn) Progress() Progress {
+func (c *ClientConn) Progress() exchange.Progress {
 	switch {
 	case c.answered:
-		return Answered
+		return exchange.Answered
 	case c.sent.Load():
-		return Sent
+		return exchange.Sent
 	}
-	return NothingSent
+	return exchange.NothingSent
 }
 
 // RoundTrip sends a request head with the body bytes that are at hand, and reads the final response head; its fields go
 // to f, whose views stay valid until Release.
-func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f *exchange.Fields, sink BodySink) (Head, error) {
+func (c *ClientConn) RoundTrip(out, body []byte, method []byte, upgrade bool, f *exchange.Fields, sink exchange.BodySink) (exchange.Head, error) {
 	c.out, c.more, c.fields, c.sink = out, body, f, sink
-	c.request = requestInfo{head: string(method) == "HEAD", upgrade: upgrade}
+	c.request = requestInfo{head: string(method) == "HEAD", connect: string(method) == "CONNECT", upgrade: upgrade}
 	c.r, c.w, c.err, c.answered, c.keep, c.done, c.phase = 0, 0, nil, false, true, false, stepSend
 	c.sent.Store(false)
 	c.interim, c.wrote = 0, nil
 	c.head.reset()
 	if err := c.run(); err != nil {
-		return Head{}, err
+		return exchange.Head{}, err
 	}
-	h := Head{Status: c.head.status, Length: -1}
+	h := exchange.Head{Status: c.head.status, Length: -1}
 	if c.ends == endsNone {
 		h.Length = c.head.length
 	} else if c.ends == endsLength {
@@ -226,7 +196,7 @@ func (c *ClientConn) readError(err error) error {
 		err = c.wrote
 	}
 	if c.reused && !c.answered && !isTimeout(err) {
-		return fmt.Errorf("%w: %v", ErrStale, err)
+		return fmt.Errorf("%w: %v", exchange.ErrStale, err)
 	}
 	return err
 }
@@ -261,9 +231,9 @@ func (c *ClientConn) headBytes() bool {
 	for {
 		ok, perr := c.head.parse(c.in.buf[c.r:c.w], c.fields, responseLimits, false)
 		if perr != nil {
-			c.err = fmt.Errorf("%w: %v", ErrBadResponse, perr.Err)
+			c.err = fmt.Errorf("%w: %v", exchange.ErrBadResponse, perr.Err)
 			if perr.Err == nil {
-				c.err = fmt.Errorf("%w: head too large", ErrBadResponse)
+				c.err = fmt.Errorf("%w: head too large", exchange.ErrBadResponse)
 			}
 			return true
 		}
@@ -275,7 +245,7 @@ func (c *ClientConn) headBytes() bool {
 			return true
 		}
 		if c.interim++; c.interim > maxInterim {
-			c.err = fmt.Errorf("%w: too many interim responses", ErrBadResponse)
+			c.err = fmt.Errorf("%w: too many interim responses", exchange.ErrBadResponse)
 			return true
 		}
 		if c.err = c.sink.Interim(c.head.status, c.fields); c.err != nil {
@@ -293,7 +263,7 @@ func (c *ClientConn) headBytes() bool {
 // frame decides how the body ends (RFC 9112 §6.3).
 func (c *ClientConn) frame() {
 	h := &c.head
-	if h.status == 101 { // its connection is kept for long
+	if h.status == 101 || c.request.connect { // its connection is kept for long
 		c.unshare()
 	}
 	c.upgrade = h.upgrade.of(c.in.buf[c.r:c.w])
@@ -305,8 +275,12 @@ func (c *ClientConn) frame() {
 	case h.status == 101:
 		c.ends, c.keep, c.done = endsNone, false, true
 		if !c.request.upgrade || h.upgrade.empty() {
-			c.err = fmt.Errorf("%w: unexpected 101", ErrBadResponse)
+			c.err = fmt.Errorf("%w: unexpected 101", exchange.ErrBadResponse)
 		}
+		return
+	case c.request.connect && h.status < 300: // RFC 9110 §9.3.6: bytes behind the head are the tunnel's, whatever it says of a body
+		c.ends, c.keep, c.done = endsNone, false, true
+		c.head.length = -1
 		return
 	case c.request.head || h.status == 204 || h.status == 304:
 		c.ends, c.done = endsNone, true
@@ -337,7 +311,7 @@ func (c *ClientConn) Chunked() bool { return c.ends == endsChunked }
 
 // CopyBody gives the response body to sink until its end. With raw set the sink gets chunks with their framing.
 // Trailers go to t before the last call.
-func (c *ClientConn) CopyBody(sink BodySink, rawBody bool, t *exchange.Fields) error {
+func (c *ClientConn) CopyBody(sink exchange.BodySink, rawBody bool, t *exchange.Fields) error {
 	c.sink, c.rawBody, c.trailers, c.passed = sink, rawBody, t, false
 	if c.Done() {
 		c.done = true
@@ -387,7 +361,7 @@ func (c *ClientConn) chunkBytes(b []byte) {
 	if c.rawBody {
 		run, used, err := c.dec.raw(b)
 		if err != nil {
-			c.err = fmt.Errorf("%w: %v", ErrBadResponse, err)
+			c.err = fmt.Errorf("%w: %v", exchange.ErrBadResponse, err)
 			return
 		}
 		c.endChunks(run.Last, len(b)-used)
@@ -399,7 +373,7 @@ func (c *ClientConn) chunkBytes(b []byte) {
 	for len(b) > 0 && c.err == nil && !c.done {
 		used, data, done, err := c.dec.next(b)
 		if err != nil {
-			c.err = fmt.Errorf("%w: %v", ErrBadResponse, err)
+			c.err = fmt.Errorf("%w: %v", exchange.ErrBadResponse, err)
 			return
 		}
 		b = b[used:]
@@ -421,7 +395,7 @@ func (c *ClientConn) endChunks(done bool, left int) {
 		c.keep = false
 	}
 	if err := c.dec.trailers(c.trailers); err != nil {
-		c.err = fmt.Errorf("%w: trailers: %v", ErrBadResponse, err)
+		c.err = fmt.Errorf("%w: trailers: %v", exchange.ErrBadResponse, err)
 		return
 	}
 	c.trailers.StripHopByHop()
@@ -435,7 +409,7 @@ func (c *ClientConn) endOfStream() {
 		c.done = true
 		c.err = c.sink.Body(nil, true)
 	case c.phase != stepBody && !c.answered && c.reused:
-		c.err = ErrStale
+		c.err = exchange.ErrStale
 	case c.phase != stepBody && !c.answered && c.wrote != nil:
 		c.err = c.wrote
 	case c.phase != stepBody && !c.answered:
@@ -445,8 +419,28 @@ func (c *ClientConn) endOfStream() {
 	}
 }
 
+// BeginBody tells how a body is framed that Write sends: its length, or -1 for chunks, as the head has told.
+func (c *ClientConn) BeginBody(length int64) { c.chunks = length < 0 }
+
 // Write sends request body bytes; one other goroutine may do so while the response is read.
 func (c *ClientConn) Write(p []byte) error {
+	if c.chunks {
+		c.chunk = strconv.AppendUint(c.chunk[:0], uint64(len(p)), 16)
+		c.chunk = append(append(append(c.chunk, "\r\n"...), p...), "\r\n"...)
+		p = c.chunk
+	}
+	return c.write(p)
+}
+
+// EndBody ends the body, with trailers if it came in chunks.
+func (c *ClientConn) EndBody(trailers *exchange.Fields) error {
+	if !c.chunks {
+		return nil
+	}
+	return c.write(append(trailers.AppendHTTP1([]byte("0\r\n"), framing), "\r\n"...))
+}
+
+func (c *ClientConn) write(p []byte) error {
 	c.sent.Store(true)
 	if err := c.waitRest(); err != nil {
 		return err
@@ -465,7 +459,7 @@ func (c *ClientConn) waitRest() error {
 	return err
 }
 
-// Takeover gives the connection up after a 101, or Connect. What came behind the head is read first. Release closes it.
+// Takeover gives the connection up after a 101, a 2xx to CONNECT, or Connect. What came behind the head is read first. Release closes it.
 func (c *ClientConn) Takeover() conn.Conn {
 	pre := append([]byte(nil), c.in.buf[c.r:c.w]...)
 	c.taken.Store(true)
@@ -502,18 +496,10 @@ func (c *ClientConn) decrypted() bool {
 	return n > 0 || !isTimeout(err) || c.c.SetReadDeadline(time.Time{}) != nil
 }
 
-// ordinary gives a dialed connection an Info, if it has none.
-func ordinary(nc net.Conn) conn.Conn {
-	if c, ok := nc.(conn.Conn); ok {
-		return c
-	}
-	return conn.NewPlain(nc, conn.Info{})
-}
-
 // Release returns the connection to its pool, or closes it if it cannot be used again. reuse is false when the request
 // was not sent whole.
 func (c *ClientConn) Release(reuse bool) {
-	c.out, c.more, c.sink, c.fields, c.trailers = nil, nil, nil, nil, nil
+	c.out, c.more, c.sink, c.fields, c.trailers, c.chunks, c.chunk = nil, nil, nil, nil, nil, false, nil
 	if c.rests != nil {
 		select {
 		case err := <-c.rests:

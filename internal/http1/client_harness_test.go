@@ -166,7 +166,7 @@ func requestHead(r *bufio.Reader) string {
 
 // got is what a client made of a response.
 type got struct {
-	head     http1.Head
+	head     exchange.Head
 	fields   string
 	sink     gather
 	trailers string

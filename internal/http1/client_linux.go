@@ -1,7 +1,6 @@
 package http1
 
 import (
-	"net"
 	"os"
 	"syscall"
 
@@ -69,14 +68,6 @@ func (c *ClientConn) sendStep() bool {
 	}
 	c.sink.Sent()
 	return false
-}
-
-// wrapDialed takes a dialed connection over in its fastest form.
-func wrapDialed(nc net.Conn) conn.Conn {
-	if r, ok := conn.RawOf(nc); ok {
-		return r
-	}
-	return ordinary(nc)
 }
 
 // nudge is the pool's visit. A wait that goes on without a byte may have slept through an end of stream that came

@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -23,6 +20,8 @@ type PoolConfig struct {
 	IdleTimeout    time.Duration
 	MaxIdle        int
 	MaxConnections int
+	MaxRequests    int           // after which a connection is not used again; 0 is no limit
+	MaxAge         time.Duration // likewise
 	// Dial replaces the kernel's network in tests; nil dials Addr.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
@@ -33,19 +32,12 @@ var (
 	ErrPoolClosed = errors.New("pool is closed")
 )
 
-// Dial stages, for telling failures apart.
-var (
-	ErrResolve = errors.New("name resolution failed")
-	ErrConnect = errors.New("connect failed")
-	ErrTLS     = errors.New("TLS handshake failed")
-)
-
 // Pool keeps connections to one backend. It lives as long as the process knows the backend.
 type Pool struct {
-	cfg   PoolConfig
-	clock *conn.Clock
-	slot  conn.ClockSlot
-	names resolver
+	cfg    PoolConfig
+	clock  *conn.Clock
+	slot   conn.ClockSlot
+	dialer conn.Dialer
 
 	mu     sync.Mutex // guards the fields below
 	idle   []*ClientConn
@@ -53,26 +45,21 @@ type Pool struct {
 	open   int
 	closed bool
 	ticks  int
-	// since when every dial was refused; zero when the last one was not
-	refused time.Time
 }
 
 // NewPool returns an empty pool, which the clock visits until Close.
 func NewPool(cfg PoolConfig, clock *conn.Clock) *Pool {
 	p := &Pool{cfg: cfg, clock: clock}
-	p.names.name = cfg.Addr
+	p.dialer.Addr, p.dialer.TLS, p.dialer.Timeout, p.dialer.Dial = cfg.Addr, cfg.TLS, cfg.ConnectTimeout, cfg.Dial
 	clock.Add(p)
 	return p
 }
 
 // Dialing bounds a dial; it is asked only if one is needed.
 type Dialing interface {
-	DialContext() (context.Context, context.CancelFunc)
+	conn.Dialing
 	// Repeatable reports whether the request may be sent a second time if the connection turns out to be dead.
 	Repeatable() bool
-	// LastResort reports whether the caller has nowhere else to go: a backend that refuses, as one that is just
-	// starting does, is then asked again for a moment.
-	LastResort() bool
 }
 
 // Get returns a connection: the one used last that is still good, or a new one. fresh insists on a new one.
@@ -96,52 +83,38 @@ func (p *Pool) establish(d Dialing, taken bool) (*ClientConn, error) {
 	}
 	ctx, cancel := d.DialContext()
 	defer cancel()
-	c, err := p.dial(ctx)
-	for err != nil && p.outage(err) < startGrace && d.LastResort() && pause(ctx, startPause) {
-		c, err = p.dial(ctx)
-	}
+	c, err := p.dialer.Open(ctx, d)
 	if err != nil {
 		p.forget()
 		return nil, err
 	}
+	return p.take(c, taken), nil
+}
+
+// Adopt takes a connection that somebody else has opened, if there is room for it; otherwise it is closed.
+func (p *Pool) Adopt(c conn.Dialed) (*ClientConn, error) {
+	if err := p.admit(); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return p.take(c, false), nil
+}
+
+// Idle returns a connection that waits for a request and is still good; nil if there is none.
+func (p *Pool) Idle(d Dialing) *ClientConn { return p.reuse(d) }
+
+// take counts a new connection among the busy ones.
+func (p *Pool) take(d conn.Dialed, taken bool) *ClientConn {
+	c := &ClientConn{pool: p, c: d.Conn, under: d.Under, born: time.Since(epoch)}
+	if c.under == nil {
+		c.raw = rawOf(c.c)
+		c.step = c.clientStep
+	}
 	c.taken.Store(taken)
 	p.mu.Lock()
-	p.refused = time.Time{}
 	p.enter(c)
 	p.mu.Unlock()
-	return c, nil
-}
-
-// A backend that refuses is asked again every startPause, until it has refused for startGrace: a restart shows as a delay,
-// an outage is told at once.
-const (
-	startGrace = time.Second
-	startPause = 25 * time.Millisecond
-)
-
-// outage is for how long the backend has refused connections, given the latest failure.
-func (p *Pool) outage(err error) time.Duration {
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return startGrace
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.refused.IsZero() {
-		p.refused = time.Now()
-	}
-	return time.Since(p.refused)
-}
-
-// pause waits; false when ctx has ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return c
 }
 
 // epoch is what usedAt counts from.
@@ -214,6 +187,8 @@ func (p *Pool) reuse(d Dialing) *ClientConn {
 func (p *Pool) put(c *ClientConn, good bool) {
 	if good {
 		c.usedAt = time.Since(epoch)
+		c.served++
+		good = (p.cfg.MaxRequests == 0 || c.served < p.cfg.MaxRequests) && (p.cfg.MaxAge == 0 || c.usedAt-c.born < p.cfg.MaxAge)
 	}
 	p.mu.Lock()
 	p.leave(c)
@@ -305,69 +280,3 @@ func (p *Pool) OnDeparted() {}
 
 // Slot is the clock's.
 func (p *Pool) Slot() *conn.ClockSlot { return &p.slot }
-
-// dial opens a connection to one of the backend's addresses.
-func (p *Pool) dial(ctx context.Context) (*ClientConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.ConnectTimeout)
-	defer cancel()
-	nc, err := p.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c := wrapDialed(nc)
-	if p.cfg.TLS == nil {
-		cc := &ClientConn{pool: p, c: c, raw: rawOf(c)}
-		cc.step = cc.clientStep
-		return cc, nil
-	}
-	t := tls.Client(c, p.cfg.TLS())
-	if err := t.HandshakeContext(ctx); err != nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("%w: %w", ErrTLS, err)
-	}
-	return &ClientConn{pool: p, c: conn.NewPlain(t, conn.Info{}), under: c}, nil
-}
-
-func (p *Pool) connect(ctx context.Context) (net.Conn, error) {
-	if p.cfg.Dial != nil {
-		return p.cfg.Dial(ctx)
-	}
-	d := net.Dialer{KeepAlive: 15 * time.Second}
-	if path, ok := strings.CutPrefix(p.cfg.Addr, "unix:"); ok {
-		nc, err := d.DialContext(ctx, "unix", path)
-		return nc, stage(ErrConnect, err)
-	}
-	addrs, err := p.names.lookup(ctx)
-	if err != nil {
-		return nil, stage(ErrResolve, err)
-	}
-	err = errors.New("name has no address")
-	for i, a := range addrs {
-		var nc net.Conn
-		if nc, err = dialShare(ctx, &d, a, len(addrs)-i); err == nil {
-			return nc, nil
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return nil, stage(ErrConnect, err)
-}
-
-// dialShare dials one of left addresses with its share of the time, so that one that does not answer leaves some to the
-// others.
-func dialShare(ctx context.Context, d *net.Dialer, addr string, left int) (net.Conn, error) {
-	if end, ok := ctx.Deadline(); ok && left > 1 {
-		short, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
-		defer cancel()
-		ctx = short
-	}
-	return d.DialContext(ctx, "tcp", addr)
-}
-
-func stage(s, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", s, err)
-}

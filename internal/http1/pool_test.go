@@ -132,7 +132,7 @@ func TestPoolStale(t *testing.T) {
 			t.Fatal("not reused")
 		}
 		g := fetch(c, "GET", plainGet, false, false)
-		if !errors.Is(g.err, http1.ErrStale) || c.Progress() != http1.Sent {
+		if !errors.Is(g.err, exchange.ErrStale) || c.Progress() != exchange.Sent {
 			t.Errorf("%v, progress %d", g.err, c.Progress())
 		}
 		c.Release(true)
@@ -191,7 +191,7 @@ func TestInterrupted(t *testing.T) {
 		timer := time.AfterFunc(50*time.Millisecond, c.Interrupt)
 		defer timer.Stop()
 		g := fetch(c, "GET", plainGet, false, false)
-		if g.err == nil || errors.Is(g.err, http1.ErrStale) || c.Progress() != http1.Sent {
+		if g.err == nil || errors.Is(g.err, exchange.ErrStale) || c.Progress() != exchange.Sent {
 			t.Errorf("%v, progress %d", g.err, c.Progress())
 		}
 		c.Release(true)
@@ -253,12 +253,12 @@ func TestDialErrors(t *testing.T) {
 		ctx  context.Context
 		want error
 	}{
-		"refused":        {http1.PoolConfig{Addr: free}, t.Context(), http1.ErrConnect},
-		"no such socket": {http1.PoolConfig{Addr: "unix:" + filepath.Join(t.TempDir(), "none")}, t.Context(), http1.ErrConnect},
-		"no port":        {http1.PoolConfig{Addr: "127.0.0.1"}, t.Context(), http1.ErrResolve},
-		"bad name":       {http1.PoolConfig{Addr: "no such name.invalid:80"}, t.Context(), http1.ErrResolve},
-		"no TLS":         {http1.PoolConfig{Addr: plain.Addr().String(), TLS: clientTLS}, t.Context(), http1.ErrTLS},
-		"no time":        {http1.PoolConfig{Addr: free}, expired, http1.ErrConnect},
+		"refused":        {http1.PoolConfig{Addr: free}, t.Context(), conn.ErrConnect},
+		"no such socket": {http1.PoolConfig{Addr: "unix:" + filepath.Join(t.TempDir(), "none")}, t.Context(), conn.ErrConnect},
+		"no port":        {http1.PoolConfig{Addr: "127.0.0.1"}, t.Context(), conn.ErrResolve},
+		"bad name":       {http1.PoolConfig{Addr: "no such name.invalid:80"}, t.Context(), conn.ErrResolve},
+		"no TLS":         {http1.PoolConfig{Addr: plain.Addr().String(), TLS: clientTLS}, t.Context(), conn.ErrTLS},
+		"no time":        {http1.PoolConfig{Addr: free}, expired, conn.ErrConnect},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.cfg.ConnectTimeout, tc.cfg.IdleTimeout, tc.cfg.MaxIdle = 2*time.Second, time.Second, 1
@@ -286,7 +286,7 @@ func TestTLSVerification(t *testing.T) {
 			go func() { defer close(done); _ = tlsServer(far).Handshake(); far.Close() }()
 			p := http1.NewPool(http1.PoolConfig{TLS: func() *tls.Config { return cfg }, ConnectTimeout: 5 * time.Second, Dial: func(context.Context) (net.Conn, error) { return near, nil }}, testClock(t))
 			defer p.Close()
-			if _, err := p.Get(ask{t.Context()}, false); !errors.Is(err, http1.ErrTLS) {
+			if _, err := p.Get(ask{t.Context()}, false); !errors.Is(err, conn.ErrTLS) {
 				t.Errorf("%v", err)
 			}
 			<-done

@@ -96,6 +96,9 @@ func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte 
 		out = append(out, "Connection: Upgrade\r\nUpgrade: "...)
 		out = append(out, x.Response.Upgrade...)
 		return append(out, "\r\n\r\n"...)
+	case status < 300 && string(x.Request.Method) == "CONNECT": // RFC 9110 §9.3.6: the tunnel begins behind the head
+		r.ends = endsNone
+		return append(out, "\r\n"...)
 	case status == 204 || status == 304 || status < 200 || string(x.Request.Method) == "HEAD":
 		r.ends = endsNone
 		if length = x.Response.ContentLength; status == 204 || status < 200 {
@@ -118,6 +121,9 @@ func (c *serverConn) makeHead(x *exchange.Exchange, size int, last bool) []byte 
 		r.close = true // an early answer to an upload that nobody will read
 	}
 	r.close = r.close || x.Response.Close || c.ending.Load() != serving
+	if string(x.Request.Method) == "CONNECT" {
+		r.close = true // what follows was sent for a tunnel, and must not be read as requests
+	}
 	switch {
 	case r.close:
 		out = append(out, "Connection: close\r\n"...)

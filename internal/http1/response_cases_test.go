@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // responded is one case of the client's table.
@@ -28,7 +28,7 @@ func ok(lines ...string) string { return head("HTTP/1.1 200 OK", lines...) }
 
 func okChunked(body string) string { return ok(te) + body }
 
-var errBad, errCut = http1.ErrBadResponse, io.ErrUnexpectedEOF
+var errBad, errCut = exchange.ErrBadResponse, io.ErrUnexpectedEOF
 
 var responseCases = []responded{
 	{name: "length", in: ok("Content-Length: 5") + "hello", status: 200, body: "hello", reuse: true},

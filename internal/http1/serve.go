@@ -48,13 +48,17 @@ func (c *serverConn) handleError(x *exchange.Exchange, err *exchange.Error) {
 // precheck refuses what is refused before routing.
 func (c *serverConn) precheck(x *exchange.Exchange) *exchange.Error {
 	r := &x.Request
-	switch string(r.Method) {
-	case "CONNECT":
+	method := string(r.Method)
+	switch {
+	case method == "CONNECT" && !c.set.Connect:
 		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
-	case "TRACE":
+	case method == "TRACE":
 		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "TRACE is not allowed")
-	}
-	if r.Target == nil {
+	case method == "CONNECT" && (c.head.chunked || c.head.length >= 0):
+		return badHead("CONNECT with a body") // RFC 9110 §9.3.6: what follows is the tunnel's
+	case method != "CONNECT" && c.set.Connect:
+		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "CONNECT required")
+	case r.Target == nil:
 		return badHead("request target is of no known form")
 	}
 	return nil
@@ -85,11 +89,15 @@ func (c *serverConn) fill(x *exchange.Exchange, b []byte) {
 // target reduces the four forms of a request target (RFC 9112 §3.2) to a path and query; nil when it is none of them.
 func (c *serverConn) target(r *exchange.Request, t []byte) []byte {
 	switch {
+	case string(r.Method) == "CONNECT": // the authority form
+		if !validAuthority(t) {
+			return nil
+		}
+		r.Host = t
+		return t
 	case t[0] == '/':
 		return t
 	case len(t) == 1 && t[0] == '*' && string(r.Method) == "OPTIONS":
-		return t
-	case string(r.Method) == "CONNECT":
 		return t
 	}
 	rest, ok := cutScheme(t)
@@ -210,7 +218,8 @@ func (c *serverConn) refuseHead(err *exchange.Error) {
 	c.linger = true
 }
 
-// Takeover gives the connection up to the exchange, whose request body must have been read.
+// Takeover gives the connection up to the exchange, whose request body must have been read. Bytes behind the request are
+// read first.
 func (c *serverConn) Takeover() (conn.Conn, error) {
 	if !c.body.done.Load() {
 		return nil, errors.New("connection cannot be taken over inside a request body")

@@ -21,6 +21,8 @@ type Settings struct {
 	BodyIdleTimeout  time.Duration // between two reads of a request body
 	WriteIdleTimeout time.Duration // a write that makes no progress
 	KeepAliveTimeout time.Duration // idle between two requests
+	// Connect has CONNECT (RFC 9110 §9.3.6), and nothing else, given to the handler; without it 501 is answered.
+	Connect bool
 }
 
 // Server serves connections.

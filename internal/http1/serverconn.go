@@ -279,7 +279,7 @@ func (c *serverConn) dispatch(have int) (v verdict, wait bool) {
 	if c.raw != nil {
 		missing := c.body.missing(have)
 		switch {
-		case !c.head.upgrade.empty():
+		case !c.head.upgrade.empty(), c.set.Connect: // who serves it may take the connection over
 			return runOutside, false
 		case missing > 0 && c.more && c.body.rest <= maxInline:
 			c.ensure(int(missing))

@@ -8,25 +8,27 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/net/http2"
-
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
-// requestBody is what has arrived of the request body and is not read yet. The connection's lock guards it, except cur,
-// which belongs to the goroutine that reads.
-type requestBody struct {
+// inbound is what has arrived of a body and is not read yet. The connection's lock guards it, except cur, which belongs to
+// the goroutine that reads.
+type inbound struct {
 	pieces   []*piece
 	cur      *piece // handed out
 	declared int64  // Content-Length; -1 none
 	got      int64
-	receive  int   // what the client may still send
+	window   int   // what the peer was granted at first
+	receive  int   // what it may still send
 	credit   int   // used up, and not yet told
 	err      error // what follows the pieces; io.EOF at the end
 	trailers bool
 	begun    bool
-	stop     atomic.Bool
+	// onReceipt tells that the connection's credit is given back when bytes arrive and not when they are read: what nobody
+	// reads then holds up nothing but its own stream.
+	onReceipt bool
+	stop      atomic.Bool
 }
 
 // piece holds body bytes. Its size is a power of two, so that what lies in memory is at most twice what arrived, and
@@ -57,7 +59,7 @@ func (p *piece) free() {
 }
 
 // add takes bytes in that have arrived.
-func (b *requestBody) add(p []byte) {
+func (b *inbound) add(p []byte) {
 	if n := len(b.pieces); n > 0 {
 		last := b.pieces[n-1]
 		fits := min(len(p), cap(last.b)-len(last.b))
@@ -72,8 +74,8 @@ func (b *requestBody) add(p []byte) {
 }
 
 // clear empties b for the next exchange.
-func (b *requestBody) clear() {
-	*b = requestBody{pieces: b.pieces[:0]}
+func (b *inbound) clear() {
+	*b = inbound{pieces: b.pieces[:0]}
 }
 
 var errBodyStopped = errors.New("request body no longer wanted")
@@ -107,10 +109,7 @@ func (st *stream) ReadBody() ([]byte, error) {
 		switch {
 		case b.stop.Load():
 			return nil, errBodyStopped
-		case len(b.pieces) > 0:
-			b.cur = b.pieces[0]
-			copy(b.pieces, b.pieces[1:])
-			b.pieces = b.pieces[:len(b.pieces)-1]
+		case b.next():
 			st.x.Record.BytesIn += int64(len(b.cur.b))
 			return b.cur.b, nil
 		case b.err != nil:
@@ -155,78 +154,7 @@ type readSide stream
 func (s *readSide) Interrupt() { signal(s.readWake) }
 
 // ReleaseBody gives the bytes last returned back, and their credit to the client.
-func (st *stream) ReleaseBody() {
-	b := &st.body
-	if b.cur == nil {
-		return
-	}
-	n := len(b.cur.b)
-	b.cur.free()
-	b.cur = nil
-	st.c.mu.Lock()
-	st.grant(n)
-	st.c.mu.Unlock()
-}
-
-// grant lets the client send n more bytes: on the connection, and on the stream unless that has ended. It is told when
-// there is a quarter of the window to tell of. The lock is held.
-func (st *stream) grant(n int) {
-	c, b := st.c, &st.body
-	c.grant(n)
-	if b.err != nil || st.closed || c.phase == closing {
-		return
-	}
-	b.credit += n
-	if b.credit >= streamWindow/4 {
-		o := c.buffer()
-		o.b = append4(o.b, http2.FrameWindowUpdate, st.id, uint32(b.credit))
-		b.receive += b.credit
-		b.credit = 0
-		c.flush()
-	}
-}
-
-// grant lets the client send n more bytes on the connection. It is told, too, when that is no less than what it may still
-// send: what nobody reads may hold the rest of the window. The lock is held.
-func (c *serverConn) grant(n int) {
-	c.credit += n
-	if c.credit > 0 && c.credit >= min(connWindow/4, c.receive) && c.phase != closing {
-		o := c.buffer()
-		o.b = append4(o.b, http2.FrameWindowUpdate, 0, uint32(c.credit))
-		c.receive += c.credit
-		c.credit = 0
-		c.flush()
-	}
-}
-
-// dropBody gives back what nobody has read. What a handler that has panicked has left behind may still read, and is
-// stopped; its pieces are left to the garbage collector. The lock is held.
-func (st *stream) dropBody(sound bool) {
-	b := &st.body
-	if !sound {
-		n := 0
-		for _, p := range b.pieces {
-			n += len(p.b)
-		}
-		b.pieces = nil
-		b.stop.Store(true)
-		signal(st.readWake)
-		st.c.grant(n)
-		return
-	}
-	if b.cur != nil {
-		b.pieces = append(b.pieces, b.cur)
-		b.cur = nil
-	}
-	n := 0
-	for i, p := range b.pieces {
-		n += len(p.b)
-		p.free()
-		b.pieces[i] = nil
-	}
-	b.pieces = b.pieces[:0]
-	st.c.grant(n)
-}
+func (st *stream) ReleaseBody() { st.giveBack() }
 
 // InterruptBody makes a pending ReadBody fail.
 func (st *stream) InterruptBody() {
@@ -238,22 +166,4 @@ func badBody(why string) error {
 	e := exchange.Reject(400, exchange.CodeBadBody, "Malformed request body")
 	e.Err = headError(why)
 	return e
-}
-
-// endBody notes that the client's end of the stream has come. The lock is held.
-func (st *stream) endBody(trailers bool) {
-	b := &st.body
-	st.remoteEnded = true
-	if st.ended {
-		st.uncount()
-	}
-	b.trailers = trailers
-	switch {
-	case b.err != nil: // the exchange has given up on it
-	case b.declared >= 0 && b.got != b.declared:
-		b.err = badBody("body is shorter than Content-Length")
-	default:
-		b.err = io.EOF
-	}
-	signal(st.readWake)
 }

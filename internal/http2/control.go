@@ -21,15 +21,9 @@ const (
 
 // onSettings takes the client's settings over (RFC 9113 §6.5).
 func (c *serverConn) onSettings(f *frame) *connError {
-	switch {
-	case f.id != 0:
-		return protocolError("SETTINGS on a stream")
-	case f.flags&flagAck != 0 && len(f.payload) > 0:
-		return sizeError("SETTINGS acknowledgement with a payload")
-	case f.flags&flagAck != 0:
-		return nil
-	case len(f.payload)%6 != 0:
-		return sizeError("SETTINGS of a broken length")
+	ack, err := settingsFrame(f)
+	if ack || err != nil {
+		return err
 	}
 	c.reader.known = true
 	window := int64(-1)
@@ -45,7 +39,7 @@ func (c *serverConn) onSettings(f *frame) *connError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if window >= 0 {
-		if err := c.setWindow(window); err != nil {
+		if err := c.setWindow(window, c.flows); err != nil {
 			return err
 		}
 	}
@@ -56,6 +50,21 @@ func (c *serverConn) onSettings(f *frame) *connError {
 	o.b = appendFrameHead(o.b, 0, http2.FrameSettings, flagAck, 0)
 	c.flush()
 	return nil
+}
+
+// settingsFrame checks the shape of a SETTINGS frame, and tells whether it acknowledges ours.
+func settingsFrame(f *frame) (ack bool, err *connError) {
+	switch {
+	case f.id != 0:
+		return false, protocolError("SETTINGS on a stream")
+	case f.flags&flagAck != 0 && len(f.payload) > 0:
+		return false, sizeError("SETTINGS acknowledgement with a payload")
+	case f.flags&flagAck != 0:
+		return true, nil
+	case len(f.payload)%6 != 0:
+		return false, sizeError("SETTINGS of a broken length")
+	}
+	return false, nil
 }
 
 // checkSetting refuses values that the protocol does not allow. We push nothing, keep no table for what we encode, and
@@ -78,28 +87,10 @@ func checkSetting(s http2.Setting) *connError {
 	return nil
 }
 
-// setWindow moves the windows of all streams by what the first one has changed by (RFC 9113 §6.9.2). The lock is held.
-func (c *serverConn) setWindow(n int64) *connError {
-	by := n - c.firstWindow
-	c.firstWindow = n
-	for _, st := range c.streams {
-		if st.window += by; st.window > maxWindow {
-			return &connError{http2.ErrCodeFlowControl, "window of a stream too large"}
-		}
-		if by > 0 {
-			signal(st.sendWake)
-		}
-	}
-	return nil
-}
-
 // onPing answers a PING (RFC 9113 §6.7), and takes the answer to ours.
 func (c *serverConn) onPing(f *frame) *connError {
-	switch {
-	case len(f.payload) != 8:
-		return sizeError("PING of another length than 8")
-	case f.id != 0:
-		return protocolError("PING on a stream")
+	if err := pingFrame(f); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,12 +100,28 @@ func (c *serverConn) onPing(f *frame) *connError {
 		}
 		return nil
 	}
-	o, err := c.control()
+	return c.pong(f)
+}
+
+// pingFrame checks the shape of a PING frame.
+func pingFrame(f *frame) *connError {
+	switch {
+	case len(f.payload) != 8:
+		return sizeError("PING of another length than 8")
+	case f.id != 0:
+		return protocolError("PING on a stream")
+	}
+	return nil
+}
+
+// pong answers a PING. The lock is held.
+func (l *link) pong(f *frame) *connError {
+	o, err := l.control()
 	if err != nil {
 		return err
 	}
 	o.b = append(appendFrameHead(o.b, 8, http2.FramePing, flagAck, 0), f.payload...)
-	c.flush()
+	l.flush()
 	return nil
 }
 
@@ -145,36 +152,39 @@ func (c *serverConn) onWindowUpdate(f *frame) *connError {
 	if len(f.payload) != 4 {
 		return sizeError("WINDOW_UPDATE of another length than 4")
 	}
-	n := int64(binary.BigEndian.Uint32(f.payload) & maxWindow)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch st := c.streams[f.id]; {
-	case f.id != 0 && c.unopened(f.id):
+	if f.id != 0 && c.unopened(f.id) {
 		return protocolError("WINDOW_UPDATE on a stream that was never opened")
-	case !c.updates.spend(1):
-		return flood("WINDOW_UPDATE frames")
-	case f.id == 0 && n == 0:
-		return protocolError("WINDOW_UPDATE of 0")
-	case f.id == 0:
-		if c.sendWindow += n; c.sendWindow > maxWindow {
-			return &connError{http2.ErrCodeFlowControl, "window of the connection too large"}
-		}
-		c.pass()
-	case st == nil || st.closed:
-	case n == 0:
-		return c.fault(st, http2.ErrCodeProtocol)
-	default:
-		if st.window += n; st.window > maxWindow {
-			return c.fault(st, http2.ErrCodeFlowControl)
-		}
-		signal(st.sendWake)
 	}
-	return nil
+	st := c.streams[f.id]
+	fault, err := c.widen(f.id, st.asFlow(), int64(binary.BigEndian.Uint32(f.payload)&maxWindow))
+	if fault != 0 {
+		return c.fault(st, fault)
+	}
+	return err
+}
+
+// flows are the open streams as flow control sees them. The lock is held.
+func (c *serverConn) flows(yield func(*flow) bool) {
+	for _, st := range c.streams {
+		if !yield(&st.flow) {
+			return
+		}
+	}
+}
+
+// asFlow is the stream as flow control sees it; nil if there is none.
+func (st *stream) asFlow() *flow {
+	if st == nil {
+		return nil
+	}
+	return &st.flow
 }
 
 // fault resets a stream for what its client did wrong on it, which ends the exchange. The lock is held.
 func (c *serverConn) fault(st *stream, code http2.ErrCode) *connError {
-	if !c.reader.faults.spend(1) {
+	if !c.faults.spend(1) {
 		return flood("faulty streams")
 	}
 	c.reset(st, code)
@@ -215,9 +225,9 @@ func (c *serverConn) takeBack(id uint32) (*stream, *connError) {
 
 // drop ends a stream that has not begun its exchange, and now need not.
 func (c *serverConn) drop(st *stream) {
-	for i, o := range c.reader.fresh {
+	for i, o := range c.fresh {
 		if o == st {
-			c.reader.fresh = append(c.reader.fresh[:i], c.reader.fresh[i+1:]...)
+			c.fresh = append(c.fresh[:i], c.fresh[i+1:]...)
 			c.leave(st, true)
 			st.recycle()
 			return
@@ -251,22 +261,11 @@ func (c *serverConn) onData(f *frame) *connError {
 		c.grant(size)
 		return c.late(f.id, st)
 	}
-	b := &st.body
-	if b.receive -= size; b.receive < 0 {
-		c.grant(size)
-		return c.fault(st, http2.ErrCodeFlowControl)
-	}
-	if b.got += int64(len(f.payload)); b.declared >= 0 && b.got > b.declared {
-		c.grant(size)
-		b.err = badBody("body is longer than Content-Length")
-		return c.fault(st, http2.ErrCodeProtocol)
-	}
-	b.add(f.payload)
-	st.grant(size - len(f.payload)) // also 0: what may still be sent has become less
-	if end {
-		st.endBody(false)
+	if code := st.takeIn(f.payload, size, end); code != 0 {
+		return c.fault(st, code)
 	}
 	signal(st.readWake)
+	st.settle()
 	return nil
 }
 
@@ -285,7 +284,7 @@ func (c *serverConn) late(id uint32, st *stream) *connError {
 		return c.fault(st, http2.ErrCodeStreamClosed)
 	case len(c.resets.ids) < resetsKept*c.set.MaxStreams:
 		return &connError{http2.ErrCodeStreamClosed, "frame on a closed stream"}
-	case !c.reader.faults.spend(1): // it may have been one of the streams that are not remembered
+	case !c.faults.spend(1): // it may have been one of the streams that are not remembered
 		return flood("frames on closed streams")
 	}
 	o := c.buffer()

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
-// Response heads are encoded without any state: names of the static table by their index, everything else as literals
-// that are not indexed (RFC 7541 §6.2.2). That needs no table that streams would have to share, nor an order of blocks.
+// Heads are encoded without any state: names of the static table by their index, everything else as literals that are not
+// indexed (RFC 7541 §6.2.2). That needs no table that streams would have to share, nor an order of blocks.
 
 // noTable tells the client, in front of the connection's first block, that its table stays empty (RFC 7541 §4.2).
 const noTable = 0x20
@@ -15,13 +15,16 @@ const noTable = 0x20
 // continueBlock is the block of 100 (Continue).
 var continueBlock = []byte("\x08\x03100")
 
-// staticNames are the names of the static table (RFC 7541 appendix A) that a response may have.
+// staticNames are the names of the static table (RFC 7541 appendix A) that a message may have.
 var staticNames = map[string]byte{
-	"accept-ranges": 18, "access-control-allow-origin": 20, "age": 21, "allow": 22, "cache-control": 24,
+	"accept-charset": 15, "accept-encoding": 16, "accept-language": 17, "accept-ranges": 18, "accept": 19,
+	"access-control-allow-origin": 20, "age": 21, "allow": 22, "authorization": 23, "cache-control": 24,
 	"content-disposition": 25, "content-encoding": 26, "content-language": 27, "content-length": 28, "content-location": 29,
-	"content-range": 30, "content-type": 31, "date": 33, "etag": 34, "expires": 36, "last-modified": 44, "link": 45,
-	"location": 46, "proxy-authenticate": 48, "refresh": 52, "retry-after": 53, "server": 54, "set-cookie": 55,
-	"strict-transport-security": 56, "vary": 59, "via": 60, "www-authenticate": 61,
+	"content-range": 30, "content-type": 31, "cookie": 32, "date": 33, "etag": 34, "expect": 35, "expires": 36, "from": 37,
+	"if-match": 39, "if-modified-since": 40, "if-none-match": 41, "if-range": 42, "if-unmodified-since": 43,
+	"last-modified": 44, "link": 45, "location": 46, "max-forwards": 47, "proxy-authenticate": 48, "proxy-authorization": 49,
+	"range": 50, "referer": 51, "refresh": 52, "retry-after": 53, "server": 54, "set-cookie": 55,
+	"strict-transport-security": 56, "user-agent": 58, "vary": 59, "via": 60, "www-authenticate": 61,
 }
 
 const (

@@ -13,7 +13,7 @@ var ValidAuthority = validAuthority
 
 // Spell checks the field list of a request and writes it as an HTTP/1.1 head.
 func Spell(set *Settings, fields ...hpack.HeaderField) ([]byte, error) {
-	c := &serverConn{srv: NewServer(set, conn.NewClock()), info: &conn.Info{}}
+	c := &serverConn{srv: NewServer(set, conn.NewClock()), link: link{info: &conn.Info{}}}
 	st := newStream(c, 1)
 	var h requestHead
 	h.reset(st, false)

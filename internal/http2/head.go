@@ -46,9 +46,10 @@ type requestHead struct {
 	scheme    string
 	authority string
 	path      string
+	protocol  string // of an extended CONNECT
 }
 
-// pseudo is a set of pseudo-header fields (RFC 9113 §8.3.1).
+// pseudo is a set of pseudo-header fields (RFC 9113 §8.3.1, RFC 8441 §4).
 type pseudo uint8
 
 const (
@@ -56,6 +57,7 @@ const (
 	hasScheme
 	hasAuthority
 	hasPath
+	hasProtocol
 )
 
 func (h *requestHead) reset(st *stream, bodiless bool) {
@@ -111,6 +113,8 @@ func (h *requestHead) pseudo(f hpack.HeaderField) {
 		which, h.authority = hasAuthority, f.Value
 	case ":path":
 		which, h.path = hasPath, f.Value
+	case ":protocol":
+		which, h.protocol = hasProtocol, f.Value
 	}
 	if which == 0 || h.begun || h.seen&which != 0 {
 		h.bad = "pseudo-header field is unknown, out of place or there twice"
@@ -127,16 +131,15 @@ func (h *requestHead) begin() {
 		return
 	}
 	h.begun = true
-	if h.method == "CONNECT" {
+	if h.method == "CONNECT" || h.extended() {
 		h.checkConnect()
-		h.path = h.authority
 	}
-	h.size = requestLineExtra + len(h.method) + len(h.path)
+	h.size = requestLineExtra + len(h.method) + len(h.path) + len(h.protocol)
 	if h.size > h.st.set.MaxHeaderBytes {
 		h.refuse(exchange.Reject(414, exchange.CodeURITooLong, "Request target too long"))
 		return
 	}
-	h.st.block = append(append(h.st.block, h.method...), h.path...)
+	h.st.block = append(append(append(h.st.block, h.method...), h.path...), h.protocol...)
 	if h.authority != "" {
 		h.host = h.authority
 		h.line("host", h.authority)
@@ -221,18 +224,26 @@ func (h *requestHead) lengthField(v string) {
 		h.bad = "more than one Content-Length"
 		return
 	}
-	if v == "" || len(v) > maxLengthDigits {
+	n, ok := parseLength(v)
+	if !ok {
 		h.refuse(badHead("Content-Length is not a plain number"))
 		return
 	}
-	h.length = 0
+	h.length = n
+}
+
+// parseLength accepts one plain number.
+func parseLength(v string) (n int64, ok bool) {
+	if v == "" || len(v) > maxLengthDigits {
+		return 0, false
+	}
 	for i := range len(v) {
 		if !digit(v[i]) {
-			h.refuse(badHead("Content-Length is not a plain number"))
-			return
+			return 0, false
 		}
-		h.length = h.length*10 + int64(v[i]-'0')
+		n = n*10 + int64(v[i]-'0')
 	}
+	return n, true
 }
 
 // line writes a field line.
@@ -250,8 +261,13 @@ func (h *requestHead) line(name, value string) {
 		h.refuse(exchange.Reject(431, exchange.CodeHeaderTooLarge, "Too many request header fields"))
 		return
 	}
-	l := exchange.RawLine{Start: len(st.block)}
-	b := append(st.block, name...)
+	st.block = appendLine(st.block, &st.x.Request.Fields, name, value)
+}
+
+// appendLine writes a field line as HTTP/1.1 does, and adds it to f.
+func appendLine(b []byte, f *exchange.Fields, name, value string) []byte {
+	l := exchange.RawLine{Start: len(b)}
+	b = append(b, name...)
 	l.NameEnd = len(b)
 	l.ID = exchange.KnownField(b[l.Start:])
 	b = append(b, ": "...)
@@ -260,15 +276,8 @@ func (h *requestHead) line(name, value string) {
 	l.ValueEnd = len(b)
 	b = append(b, "\r\n"...)
 	l.End = len(b)
-	st.block = b
-	st.x.Request.Fields.AppendLine(l)
-}
-
-// checkConnect wants of CONNECT an authority and nothing else (RFC 9113 §8.5). Extended CONNECT is not offered.
-func (h *requestHead) checkConnect() {
-	if h.seen != hasMethod|hasAuthority || h.authority == "" {
-		h.bad = "CONNECT with a scheme or a path, or without an authority"
-	}
+	f.AppendLine(l)
+	return b
 }
 
 // finish completes the head. Unless it is bad, the request is filled in; if it is refused, with nothing but its protocol.
@@ -309,8 +318,11 @@ func (h *requestHead) fill(q *exchange.Request) {
 		q.Path, q.Query = q.Target[:i], q.Target[i+1:]
 	}
 	q.Host, _ = q.Fields.Known(exchange.FieldHost)
+	if h.extended() {
+		q.Upgrade = b[m+t : m+t+len(h.protocol) : m+t+len(h.protocol)]
+	}
 	switch {
-	case h.bodiless:
+	case h.bodiless, h.method == "CONNECT": // what follows is the tunnel's, and no body
 		q.ContentLength = 0
 	default:
 		q.ContentLength = h.length
@@ -321,7 +333,7 @@ func (h *requestHead) fill(q *exchange.Request) {
 func (h *requestHead) fault() string {
 	const needed = hasMethod | hasScheme | hasPath
 	switch {
-	case h.method == "CONNECT": // has been checked
+	case h.method == "CONNECT" && !h.extended(): // has been checked
 	case h.seen&needed != needed || h.method == "":
 		return "pseudo-header field is missing"
 	case h.scheme != "http" && h.scheme != "https":
@@ -343,14 +355,18 @@ func (h *requestHead) fault() string {
 // check refuses what a request may not be, although it is one.
 func (h *requestHead) check() *exchange.Error {
 	switch {
-	case !validMethod(h.method):
+	case !validToken(h.method):
 		return badHead("method is not a token")
-	case !validTarget(h.method, h.path):
+	case !h.validTarget():
 		return badHead("request target has a forbidden byte or is of no known form")
 	case h.host == "":
 		return badHead("no authority")
 	case !validAuthority(h.host):
 		return badHead("authority is malformed")
+	case h.method == "CONNECT" && h.length >= 0: // RFC 9110 §9.3.6
+		return badHead("CONNECT with a Content-Length")
+	case h.extended() && !validToken(h.protocol):
+		return badHead(":protocol is not a token")
 	}
 	return nil
 }
@@ -394,7 +410,7 @@ func validEscapes(p string) bool {
 
 func hexadecimal(c byte) bool { return digit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
 
-func validMethod(m string) bool {
+func validToken(m string) bool {
 	for i := range len(m) {
 		if !exchange.TokenByte(m[i]) {
 			return false
@@ -404,14 +420,15 @@ func validMethod(m string) bool {
 }
 
 // validTarget accepts a path with its query, * for OPTIONS, and an authority for CONNECT.
-func validTarget(method, t string) bool {
+func (h *requestHead) validTarget() bool {
+	t := h.path
 	switch {
 	case t == "":
 		return false
-	case method == "CONNECT":
+	case h.method == "CONNECT" && !h.extended():
 		return validAuthority(t)
 	case t == "*":
-		return method == "OPTIONS"
+		return h.method == "OPTIONS"
 	case t[0] != '/':
 		return false
 	}

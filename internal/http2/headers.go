@@ -22,7 +22,6 @@ type fieldBlock struct {
 	encoded int // bytes
 	decoded int // bytes of the field list (RFC 9113 §10.5.1)
 	bad     string
-	head    requestHead
 	fields  []hpack.HeaderField // of trailers
 	count   int
 }
@@ -31,7 +30,7 @@ type blockKind uint8
 
 const (
 	ignoredBlock blockKind = iota
-	requestBlock
+	headBlock
 	trailerBlock
 )
 
@@ -50,17 +49,23 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 	if err := f.unprioritize(); err != nil {
 		return err
 	}
-	b := &c.reader.block
-	b.open, b.id, b.end, b.bad = true, f.id, f.flags&flagEnd != 0, ""
-	b.frames, b.encoded, b.decoded, b.count = 0, 0, 0, 0
+	b := c.reader.begin(f)
 	kind, err := c.place(b, f.flags&flagEndHeaders != 0)
 	if err != nil {
 		return err
 	}
-	if b.kind = kind; kind == requestBlock {
-		b.head.reset(newStream(c, f.id), f.flags&flagEnd != 0)
+	if b.kind = kind; kind == headBlock {
+		c.head.reset(newStream(c, f.id), f.flags&flagEnd != 0)
 	}
-	return c.decode(f)
+	return c.reader.decode(f)
+}
+
+// begin begins a field block.
+func (r *reader) begin(f *frame) *fieldBlock {
+	b := &r.block
+	b.open, b.id, b.end, b.bad = true, f.id, f.flags&flagEnd != 0, ""
+	b.frames, b.encoded, b.decoded, b.count = 0, 0, 0, 0
+	return b
 }
 
 // place finds out what the block is for, and notes that it has begun.
@@ -68,7 +73,7 @@ func (c *serverConn) place(b *fieldBlock, whole bool) (blockKind, *connError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	kind, err := c.purpose(b)
-	if c.heading = kind == requestBlock; !whole {
+	if c.heading = kind == headBlock; !whole {
 		c.headTime = time.Now()
 	}
 	return kind, err
@@ -76,10 +81,9 @@ func (c *serverConn) place(b *fieldBlock, whole bool) (blockKind, *connError) {
 
 // purpose is what the block is for. The lock is held.
 func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
-	r := &c.reader
 	if b.id > c.maxID {
 		refused := c.active >= c.set.MaxStreams || len(c.streams) >= 2*c.set.MaxStreams
-		if (refused || c.phase >= final) && !r.faults.spend(1) {
+		if (refused || c.phase >= final) && !c.faults.spend(1) {
 			return 0, flood("streams")
 		}
 		if c.phase >= final {
@@ -91,13 +95,16 @@ func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 			return ignoredBlock, nil
 		}
 		c.updates.earn(perStream)
-		return requestBlock, nil
+		return headBlock, nil
 	}
 	st := c.streams[b.id]
 	if st == nil || st.closed || st.remoteEnded {
 		return ignoredBlock, c.late(b.id, st)
 	}
-	if !b.end {
+	switch {
+	case st.tunnel != nil: // RFC 9113 §8.5
+		b.bad = "field block in a tunnel"
+	case !b.end:
 		b.bad = "trailers do not end the stream"
 	}
 	return trailerBlock, nil
@@ -112,21 +119,21 @@ func (c *serverConn) refuse(id uint32, code http2.ErrCode) {
 }
 
 // onContinuation goes on with a field block.
-func (c *serverConn) onContinuation(f *frame) *connError {
-	b := &c.reader.block
+func (r *reader) onContinuation(f *frame) *connError {
+	b := &r.block
 	if !b.open {
 		return protocolError("CONTINUATION of nothing")
 	}
-	if b.frames++; b.frames > maxContinuations || len(f.payload) == 0 && !c.reader.idle.spend(1) {
+	if b.frames++; b.frames > maxContinuations || len(f.payload) == 0 && !r.idle.spend(1) {
 		return flood("CONTINUATION frames")
 	}
-	return c.decode(f)
+	return r.decode(f)
 }
 
 // decode decodes a part of the block.
-func (c *serverConn) decode(f *frame) *connError {
-	b, dec := &c.reader.block, c.reader.dec
-	if b.encoded += len(f.payload); b.encoded > 2*c.set.listLimit() {
+func (r *reader) decode(f *frame) *connError {
+	b, dec := &r.block, r.dec
+	if b.encoded += len(f.payload); b.encoded > 2*r.limit {
 		return flood("bytes in a field block")
 	}
 	if _, err := dec.Write(f.payload); err != nil {
@@ -137,19 +144,24 @@ func (c *serverConn) decode(f *frame) *connError {
 	}
 	b.open = false
 	if b.frames > 0 {
-		c.mu.Lock()
-		c.headTime = time.Time{}
-		c.mu.Unlock()
+		r.l.mu.Lock()
+		r.l.headTime = time.Time{}
+		r.l.mu.Unlock()
 	}
 	if err := dec.Close(); err != nil {
 		return &connError{http2.ErrCodeCompression, err.Error()}
 	}
 	dec.SetEmitEnabled(true)
 	if b.frames > 0 && b.encoded > smallBuffer {
-		c.renewDecoder()
+		r.renewDecoder()
 	}
+	return r.side.blockEnded(b)
+}
+
+// blockEnded does what the block was for.
+func (c *serverConn) blockEnded(b *fieldBlock) *connError {
 	switch b.kind {
-	case requestBlock:
+	case headBlock:
 		return c.openStream(b)
 	case trailerBlock:
 		return c.endStream(b)
@@ -162,8 +174,8 @@ const firstDynamic = 62
 
 // renewDecoder replaces the decoder by one with the same table. The old one may have put together a literal out of several
 // frames, and keeps the memory for that; a connection may idle for long.
-func (c *serverConn) renewDecoder() {
-	old, table := c.reader.dec, []hpack.HeaderField(nil)
+func (r *reader) renewDecoder() {
+	old, table := r.dec, []hpack.HeaderField(nil)
 	old.SetEmitFunc(func(f hpack.HeaderField) { table = append(table, f) })
 	for i := byte(firstDynamic); ; i++ { // the newest first; a table of 4 KiB has too few fields for i to be over 0xff
 		index := []byte{0x80 | i}
@@ -181,26 +193,30 @@ func (c *serverConn) renewDecoder() {
 		b = append(appendInt(b, len(f.Value), 0x7f), f.Value...)
 	}
 	dec := hpack.NewDecoder(firstTable, func(hpack.HeaderField) {})
-	dec.SetMaxStringLength(c.set.listLimit())
+	dec.SetMaxStringLength(r.limit)
 	_, _ = dec.Write(b) // what has been decoded before is well-formed
 	_ = dec.Close()
-	dec.SetEmitFunc(c.field)
-	c.reader.dec = dec
+	dec.SetEmitFunc(r.side.field)
+	r.dec = dec
+}
+
+// grow counts a field, and tells whether the list has become too large. No more of it is then wanted.
+func (r *reader) grow(f hpack.HeaderField) (large bool) {
+	r.block.decoded += int(f.Size())
+	if large = r.block.decoded > r.limit; large {
+		r.dec.SetEmitEnabled(false)
+	}
+	return large
 }
 
 // field takes one decoded field.
 func (c *serverConn) field(f hpack.HeaderField) {
-	b := &c.reader.block
-	b.decoded += int(f.Size())
-	large := b.decoded > c.set.listLimit()
-	if large {
-		c.reader.dec.SetEmitEnabled(false)
-	}
+	b, large := &c.reader.block, c.reader.grow(f)
 	switch {
-	case b.kind == requestBlock && large:
-		b.head.refuse(tooLarge)
-	case b.kind == requestBlock:
-		b.head.field(f)
+	case b.kind == headBlock && large:
+		c.head.refuse(tooLarge)
+	case b.kind == headBlock:
+		c.head.field(f)
 	case b.kind == trailerBlock && b.bad == "":
 		b.trailer(f, large)
 	}
@@ -208,16 +224,16 @@ func (c *serverConn) field(f hpack.HeaderField) {
 
 // openStream has the request begin that the block is the head of.
 func (c *serverConn) openStream(b *fieldBlock) *connError {
-	st := b.head.st
-	defer b.head.clear()
-	b.head.finish()
-	if b.head.bad != "" {
+	st := c.head.st
+	defer c.head.clear()
+	c.head.finish()
+	if c.head.bad != "" {
 		st.recycle()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.heading = false
 		defer c.settle()
-		if !c.reader.faults.spend(1) {
+		if !c.faults.spend(1) {
 			return flood("malformed requests")
 		}
 		c.refuse(b.id, http2.ErrCodeProtocol)
@@ -227,7 +243,9 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st.window = c.firstWindow
-	st.body.declared, st.body.receive = b.head.length, streamWindow
+	window := c.set.streamWindow()
+	st.body.declared, st.body.window, st.body.receive = c.head.length, window, window
+	st.body.onReceipt = st.plainConnect()
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
 	}
@@ -237,7 +255,7 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	if len(c.streams) == 1 && c.phase == open {
 		c.await(0)
 	}
-	c.reader.fresh = append(c.reader.fresh, st)
+	c.fresh = append(c.fresh, st)
 	return nil
 }
 
@@ -284,6 +302,8 @@ func (c *serverConn) endStream(b *fieldBlock) *connError {
 		}
 	}
 	st.endBody(len(b.fields) > 0)
+	signal(st.readWake)
+	st.settle()
 	return nil
 }
 

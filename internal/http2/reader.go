@@ -8,17 +8,26 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
+// side is what reads a connection: a server's or a client's.
+type side interface {
+	handle(f *frame) *connError          // one frame
+	field(f hpack.HeaderField)           // one field of the block being received
+	blockEnded(b *fieldBlock) *connError // the block is whole
+}
+
 // reader takes frames in. All of it belongs to the connection's goroutine.
 type reader struct {
+	l     *link
+	side  side
+	limit int // of a field list
 	buf   *[]byte
 	r, w  int // what has been read and not handled
 	need  int // how much the next frame takes
 	dec   *hpack.Decoder
+	frame frame
 	block fieldBlock
-	fresh []*stream // opened by what has just been read; they begin when all of that has been handled
-	known bool      // the client's settings have come
-
-	idle, faults budget
+	known bool // the peer's settings have come
+	idle  budget
 }
 
 // Buffers of the reader. A connection without streams holds a small one.
@@ -32,11 +41,12 @@ var (
 	bigPool   = sync.Pool{New: func() any { b := make([]byte, bigBuffer); return &b }}
 )
 
-func (r *reader) init(c *serverConn) {
+func (r *reader) init(l *link, limit int, side side) {
+	r.l, r.side, r.limit = l, side, limit
 	r.buf = smallPool.Get().(*[]byte)
-	r.dec = hpack.NewDecoder(firstTable, c.field)
-	r.dec.SetMaxStringLength(c.set.listLimit())
-	r.idle, r.faults = newBudget(idleBurst, idleRate), newBudget(resetsBorne*c.set.MaxStreams, faultRate)
+	r.dec = hpack.NewDecoder(firstTable, side.field)
+	r.dec.SetMaxStringLength(limit)
+	r.idle = newBudget(idleBurst, idleRate)
 }
 
 func (r *reader) free() {
@@ -57,7 +67,7 @@ func (r *reader) resize(p *sync.Pool) {
 }
 
 // fill reads once more, into a buffer that has room for the next frame.
-func (r *reader) fill(c *serverConn, idle bool) error {
+func (r *reader) fill(idle bool) error {
 	switch {
 	case r.need > len(*r.buf):
 		r.resize(&bigPool)
@@ -69,7 +79,7 @@ func (r *reader) fill(c *serverConn, idle bool) error {
 		r.w = copy(*r.buf, (*r.buf)[r.r:r.w])
 		r.r = 0
 	}
-	n, err := c.wire.Read((*r.buf)[r.w:])
+	n, err := r.l.wire.Read((*r.buf)[r.w:])
 	r.w += n
 	if n > 0 {
 		return nil
@@ -81,10 +91,10 @@ func (r *reader) fill(c *serverConn, idle bool) error {
 func (c *serverConn) read() *connError {
 	err := c.readPreface()
 	for err == nil {
-		if err = c.handleBuffered(); err != nil {
+		if err = c.reader.handleBuffered(); err != nil {
 			break
 		}
-		if c.reader.fill(c, c.begun()) != nil {
+		if c.reader.fill(c.begun()) != nil {
 			return nil
 		}
 	}
@@ -105,7 +115,7 @@ var gone = &connError{code: http2.ErrCodeNo}
 func (c *serverConn) readPreface() *connError {
 	r := &c.reader
 	for r.need = len(preface); r.w < len(preface); {
-		if r.fill(c, false) != nil {
+		if r.fill(false) != nil {
 			return gone
 		}
 		if n := min(r.w, len(preface)); !bytes.Equal((*r.buf)[:n], preface[:n]) {
@@ -117,10 +127,10 @@ func (c *serverConn) readPreface() *connError {
 }
 
 // handleBuffered handles the frames that are here.
-func (c *serverConn) handleBuffered() *connError {
-	r := &c.reader
+func (r *reader) handleBuffered() *connError {
 	for {
 		f, size, need, err := parseFrame((*r.buf)[r.r:r.w])
+		r.frame = f
 		if err != nil {
 			return err
 		}
@@ -129,21 +139,46 @@ func (c *serverConn) handleBuffered() *connError {
 			return nil
 		}
 		r.r += size
-		if err := c.handle(&f); err != nil {
+		if err := r.check(&r.frame); err != nil {
+			return err
+		}
+		if err := r.side.handle(&r.frame); err != nil {
 			return err
 		}
 	}
+}
+
+// check holds against a frame what goes for all of them, in both directions.
+func (r *reader) check(f *frame) *connError {
+	if r.block.open && (f.kind != http2.FrameContinuation || f.id != r.block.id) {
+		return protocolError("a field block is interrupted")
+	}
+	if !r.known && (f.kind != http2.FrameSettings || f.flags&flagAck != 0) {
+		return protocolError("SETTINGS must come first")
+	}
+	cost := 0
+	switch f.kind {
+	case http2.FrameData, http2.FrameHeaders, http2.FrameContinuation, http2.FrameWindowUpdate, http2.FrameRSTStream, http2.FramePushPromise:
+	case http2.FrameSettings:
+		cost = 1 + len(f.payload)/64
+	default:
+		cost = 1
+	}
+	if !r.idle.spend(cost) {
+		return flood(f.kind.String() + " frames")
+	}
+	return nil
 }
 
 // begun begins the exchanges of the streams that have been opened, and tells whether none is there.
 func (c *serverConn) begun() (idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, st := range c.reader.fresh {
-		c.reader.fresh[i] = nil
+	for i, st := range c.fresh {
+		c.fresh[i] = nil
 		c.work(st)
 	}
-	c.reader.fresh = c.reader.fresh[:0]
+	c.fresh = c.fresh[:0]
 	return len(c.streams) == 0
 }
 
@@ -155,7 +190,7 @@ func (c *serverConn) linger() {
 	r := &c.reader
 	for n := 0; n < maxDiscard; n += r.w {
 		r.r, r.w, r.need = 0, 0, 0
-		if r.fill(c, false) != nil {
+		if r.fill(false) != nil {
 			return
 		}
 	}
@@ -163,35 +198,19 @@ func (c *serverConn) linger() {
 
 // handle handles one frame.
 func (c *serverConn) handle(f *frame) *connError {
-	r := &c.reader
-	if r.block.open && (f.kind != http2.FrameContinuation || f.id != r.block.id) {
-		return protocolError("a field block is interrupted")
-	}
-	if !r.known && (f.kind != http2.FrameSettings || f.flags&flagAck != 0) {
-		return protocolError("SETTINGS must come first")
-	}
 	switch f.kind {
 	case http2.FrameData:
 		return c.onData(f)
 	case http2.FrameHeaders:
 		return c.onHeaders(f)
 	case http2.FrameContinuation:
-		return c.onContinuation(f)
+		return c.reader.onContinuation(f)
 	case http2.FrameWindowUpdate:
 		return c.onWindowUpdate(f)
 	case http2.FrameRSTStream:
 		return c.onReset(f)
 	case http2.FramePushPromise:
 		return protocolError("a client cannot push")
-	}
-	cost := 1
-	if f.kind == http2.FrameSettings {
-		cost += len(f.payload) / 64
-	}
-	if !r.idle.spend(cost) {
-		return flood(f.kind.String() + " frames")
-	}
-	switch f.kind {
 	case http2.FrameSettings:
 		return c.onSettings(f)
 	case http2.FramePing:

@@ -12,6 +12,7 @@ import (
 // response follows what has been sent of the answer under way.
 type response struct {
 	bodiless bool  // the status or method allows no body
+	tunnel   bool  // a 2xx to CONNECT: what follows is the tunnel's
 	rest     int64 // bytes left of a body with a length; -1 it has none
 	done     bool  // everything has been sent
 	err      error
@@ -67,13 +68,13 @@ func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
 		c.announce()
 	}
 	// A response that can have no body is whole with its head, whatever is still handed over.
-	whole := (r.bodiless || last && len(body) == 0 && !trailers) && !st.malformed
+	whole := (r.bodiless || last && len(body) == 0 && !trailers) && !st.malformed && !r.tunnel
 	ok := st.putBlock(r.scratch, whole)
 	st.headSent = ok
 	if ok && whole {
 		st.end()
 	}
-	if ok && !whole {
+	if ok && !whole && !r.tunnel {
 		ok = st.put(x, body, last)
 	}
 	c.flush()
@@ -84,14 +85,15 @@ func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
 // frame decides on the length of the body, and encodes the head.
 func (st *stream) frame(x *exchange.Exchange, body int, last bool) {
 	r, status := &st.resp, x.Response.Status
-	r.bodiless = status == http.StatusNoContent || status == http.StatusNotModified || string(x.Request.Method) == "HEAD"
+	r.tunnel = status < 300 && string(x.Request.Method) == "CONNECT"
+	r.bodiless = status == http.StatusNoContent || status == http.StatusNotModified || string(x.Request.Method) == "HEAD" || r.tunnel
 	r.rest = x.Response.ContentLength
 	if r.rest < 0 && last && !r.bodiless && x.Response.Trailers.Len() == 0 {
 		r.rest = int64(body)
 	}
 	r.scratch = appendFields(appendStatus(r.scratch[:0], status), &x.Response.Fields)
 	// RFC 9110 §8.6 has none on 204 and leaves 304 the choice, where some HTTP/2 clients miss the body that it announces.
-	if r.rest >= 0 && status != http.StatusNoContent && status != http.StatusNotModified {
+	if r.rest >= 0 && !r.tunnel && status != http.StatusNoContent && status != http.StatusNotModified {
 		r.scratch = appendLength(r.scratch, r.rest)
 	}
 }

@@ -25,6 +25,9 @@ type Settings struct {
 	MaxHeaderBytes   int           // a request head as HTTP/1.1 would spell it; 0 is 65536
 	MaxHeaders       int           // number of its fields; 0 is 256
 	MaxStreams       int           // streams at once on a connection; 0 is 250
+	// Connect has CONNECT (RFC 9113 §8.5), and nothing else, given to the handler; without it 501 is answered. Streams then
+	// have the window of a tunnel. When a connection begins.
+	Connect bool
 }
 
 // Defaults of Settings.
@@ -65,3 +68,5 @@ func NewServer(s *Settings, clock *conn.Clock) *Server {
 
 // Update replaces the settings: the next stream of every connection uses them.
 func (s *Server) Update(n *Settings) { s.settings.Store(n.withDefaults()) }
+
+func (s *Server) writeLimit() time.Duration { return s.settings.Load().WriteIdleTimeout }

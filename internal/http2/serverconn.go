@@ -2,7 +2,6 @@ package http2
 
 import (
 	"crypto/tls"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,71 +22,32 @@ const (
 	lingerTime = time.Second
 )
 
-// phase is how far a connection has come towards its end.
-type phase uint8
-
-const (
-	opening   phase = iota // the preface is awaited
-	open                   // streams come and go
-	announced              // GOAWAY with the highest id was sent: streams that are on their way are still taken
-	final                  // GOAWAY with the last id was sent: the streams that run are the last
-	closing                // nothing is sent after what is written already
-)
-
 // serverConn is one client connection. Its reader is the goroutine of ServeConn; each stream has one while it is served,
 // and output has the writer. Those that wait for work end soon after the connection has become idle.
 type serverConn struct {
+	link
 	srv    *Server
 	set    *Settings // of the connection's begin
-	info   *conn.Info
-	wire   *wire
 	slot   conn.ClockSlot
 	ticket drain.Ticket
 	gentle atomic.Bool // the next response announces the end
-	forced atomic.Bool
 
-	wait   conn.Alarm  // the preface, the first stream of a drain, the idle time, the answer to a PING, the linger
-	timeUp atomic.Bool // wait has fired
-	stall  conn.Alarm  // the writer's: a client that takes nothing
-
-	running sync.WaitGroup // streams and the writer
 	reader  reader
-	flooded *connError // the connection ended for that
+	head    requestHead // being received
+	fresh   []*stream   // opened by what has just been read; they begin when all of that has been handled
+	faults  budget      // the reader's
+	flooded *connError  // the connection ended for that
 
-	wakeWriter chan struct{}
-
-	mu       sync.Mutex // guards all below
-	phase    phase
-	used     bool      // since the clock's last visit
-	retiring bool      // goroutines that wait are to end
+	// guarded by the link's lock
 	idle     []*worker // they wait for a stream
-	ended    bool      // the reader is gone: nothing is sent any more
 	draining bool      // the first stream is the last
 	holding  bool      // the final phase lasts at least until wait fires
 	maxID    uint32    // of the streams that were opened
 	streams  map[uint32]*stream
 	active   int // streams whose exchange is not over, on either side
 	resets   resets
-	heading  bool      // the head of a request that counts among those below maxID has begun
-	headTime time.Time // a field block of several frames has begun then; zero: none is open
-	taken    int       // streams that the client took back before their answer was whole, less those that went well
-
-	out         *output // not written yet; nil: nothing
-	lost        output  // what nobody writes any more
-	writing     bool    // the writer runs
-	parked      bool    // it waits for wakeWriter
-	halfClosed  bool    // the writer has run for the last time
-	tableTold   bool
-	sendWindow  int64 // of the connection
-	firstWindow int64 // of a new stream, as the client has set it
-	queue       []*stream
-	turns       int   // streams of the queue that were given their turn and have not used it yet
-	moved       int64 // body bytes sent
-
-	credit  int // received, used up, and not yet told
-	receive int // what the client may still send
-
-	updates budget
+	heading  bool // the head of a request that counts among those below maxID has begun
+	taken    int  // streams that the client took back before their answer was whole, less those that went well
 }
 
 // resets remembers the streams that we have reset last: what their clients sent before they knew is ignored.
@@ -121,14 +81,10 @@ func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) { s.ServeConnWith(c
 // ServeConnWith is ServeConn for a connection of which prefix, beginning with the preface, has been read already.
 func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) {
 	set := s.settings.Load()
-	sc := &serverConn{
-		srv: s, set: set, info: c.Info(), wire: newWire(c, prefix), streams: make(map[uint32]*stream),
-		wakeWriter: make(chan struct{}, 1),
-		sendWindow: firstConnWindow, firstWindow: firstConnWindow, receive: connWindow, updates: newBudget(updateBurst, updateRate),
-	}
-	sc.reader.init(sc)
-	sc.wait.Bind(s.clock)
-	sc.stall.Bind(s.clock)
+	sc := &serverConn{srv: s, set: set, streams: make(map[uint32]*stream), faults: newBudget(resetsBorne*set.MaxStreams, faultRate)}
+	sc.link.init(s.clock, c.Info(), newWire(c, prefix))
+	sc.writeLimit, sc.badBody = s.writeLimit, badBody
+	sc.reader.init(&sc.link, set.listLimit(), sc)
 	sc.await(set.HeaderTimeout)
 	if live != nil {
 		live.Enter(&sc.ticket, sc)
@@ -143,7 +99,7 @@ func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) 
 // release waits for what still runs of the connection, and closes it.
 func (c *serverConn) release(live *drain.Tracker) {
 	c.end()
-	c.srv.clock.Remove(c)
+	c.clock.Remove(c)
 	c.wait.Disarm()
 	if live != nil {
 		c.ticket.Leave()
@@ -179,7 +135,8 @@ func (c *serverConn) begin() *connError {
 	b := c.buffer()
 	b.b = appendSettings(b.b,
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.set.MaxStreams)},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(c.set.streamWindow())},
+		http2.Setting{ID: http2.SettingEnableConnectProtocol, Val: 1},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(min(c.set.MaxHeaderBytes+32*c.set.MaxHeaders, maxWindow))},
 	)
 	b.b = append4(b.b, http2.FrameWindowUpdate, 0, connWindow-firstConnWindow)
@@ -191,21 +148,6 @@ func (c *serverConn) begin() *connError {
 	}
 	return nil
 }
-
-// await has expired called after d, unless it is called again before; 0 for never. The lock is held.
-func (c *serverConn) await(d time.Duration) {
-	c.wait.Disarm()
-	c.timeUp.Store(false)
-	if d > 0 {
-		c.wait.Arm((*alarmed)(c), d)
-	}
-}
-
-// alarmed is the connection as what its wait alarm interrupts: the clock's visit then does what is to be done.
-type alarmed serverConn
-
-// Interrupt notes that the time is up.
-func (a *alarmed) Interrupt() { a.timeUp.Store(true) }
 
 // expired does what follows a time that has passed. The lock is held.
 func (c *serverConn) expired() {
@@ -326,7 +268,7 @@ func (c *serverConn) end() {
 	c.retire()
 	c.mu.Unlock()
 	c.wire.kill()
-	for _, st := range c.reader.fresh {
+	for _, st := range c.fresh {
 		c.leave(st, true)
 		st.recycle()
 	}
@@ -337,7 +279,7 @@ func (c *serverConn) end() {
 // for one is an answer of the handler that the client has seen through. The lock is held.
 func (c *serverConn) judge(st *stream) {
 	switch {
-	case st.takenBack:
+	case st.takenBack && st.tunnel == nil: // that is how many clients end a tunnel
 		if c.taken++; c.taken == resetsBorne*c.set.MaxStreams {
 			c.finalize(true)
 		}

@@ -1,9 +1,7 @@
 package http2
 
 import (
-	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -15,44 +13,27 @@ import (
 // stream is one exchange on its way over a connection. Its goroutine owns everything but the atomics, the alarms and
 // what the connection's lock guards. The reader fills in the request before that goroutine begins.
 type stream struct {
+	flow
 	c   *serverConn
 	set *Settings
-	id  uint32
 	x   exchange.Exchange
 
 	guard conn.Alarm // what the exchange waits for upstream
 	read  conn.Alarm // a request body that does not go on
-	write conn.Alarm // a client that takes nothing
 
 	block     []byte          // the request head as HTTP/1.1 spells it
 	refused   *exchange.Error // what the head is refused with; nil: it is not
 	malformed bool            // the stream is reset behind the answer (RFC 9113 §8.1.1)
 
-	resp     response
-	timed    bool        // the write alarm is armed
-	shared   bool        // since then the stream has been in the queue
-	moved    int64       // the connection's, then
-	timedOut atomic.Bool // it has fired
-	sendWake chan struct{}
-	readWake chan struct{}
+	resp response
 
 	// guarded by the connection's lock
-	body        requestBody
-	window      int64 // what may be sent
-	want        int   // what the stream is in the queue for
-	queued      bool
-	turn        bool // taken out of the queue, to send
-	headSent    bool
-	ended       bool // our end of the stream is out
-	remoteEnded bool // the client's has come
-	closed      bool // reset, by either side, or the connection is gone
-	takenBack   bool // reset by the client before our end was out
-	counted     bool // among the active ones
+	headSent  bool
+	takenBack bool // reset by the client before our end was out
+	counted   bool // among the active ones
 }
 
-var streamPool = sync.Pool{New: func() any {
-	return &stream{sendWake: make(chan struct{}, 1), readWake: make(chan struct{}, 1)}
-}}
+var streamPool = sync.Pool{New: func() any { return &stream{flow: newFlow()} }}
 
 // maxPooledBlock keeps an unusually large head from staying in the pool.
 const maxPooledBlock = 16 << 10
@@ -60,10 +41,10 @@ const maxPooledBlock = 16 << 10
 // newStream fetches a stream.
 func newStream(c *serverConn, id uint32) *stream {
 	st := streamPool.Get().(*stream)
-	st.c, st.id, st.set = c, id, c.srv.settings.Load()
-	st.guard.Bind(c.srv.clock)
-	st.read.Bind(c.srv.clock)
-	st.write.Bind(c.srv.clock)
+	st.c, st.set = c, c.srv.settings.Load()
+	st.bind(&c.link, id, st.set.WriteIdleTimeout)
+	st.guard.Bind(c.clock)
+	st.read.Bind(c.clock)
 	q := &st.x.Request
 	q.Protocol, q.TLS = exchange.HTTP2, c.info.TLS != nil
 	q.Method, q.Target, q.Path, q.Query, q.Host, q.Upgrade = nil, nil, nil, nil, nil, nil
@@ -81,7 +62,7 @@ func (st *stream) run() {
 	sound := st.serve()
 	st.guard.Disarm()
 	c.leave(st, sound)
-	if sound {
+	if sound && st.tunnel == nil { // who still holds the conn of a tunnel finds it closed
 		st.recycle()
 	}
 }
@@ -90,7 +71,7 @@ func (st *stream) run() {
 func (st *stream) serve() (sound bool) {
 	defer func() { _ = recover() }()
 	if st.refused == nil {
-		st.refused = precheck(&st.x.Request)
+		st.refused = precheck(&st.x.Request, st.c.set.Connect)
 	}
 	if st.refused != nil {
 		st.refuse(st.refused)
@@ -110,12 +91,14 @@ func (st *stream) refuse(err *exchange.Error) {
 }
 
 // precheck refuses what is refused before routing.
-func precheck(r *exchange.Request) *exchange.Error {
-	switch string(r.Method) {
-	case "CONNECT":
-		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
-	case "TRACE":
+func precheck(r *exchange.Request, connect bool) *exchange.Error {
+	switch method := string(r.Method); {
+	case method == "CONNECT":
+		return precheckConnect(r, connect)
+	case method == "TRACE":
 		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "TRACE is not allowed")
+	case connect:
+		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "CONNECT required")
 	}
 	return nil
 }
@@ -136,6 +119,9 @@ func (c *serverConn) leave(st *stream, sound bool) {
 	}
 	st.uncount()
 	st.dropBody(sound)
+	if st.tunnel != nil {
+		st.close(false)
+	}
 	delete(c.streams, st.id)
 	c.judge(st)
 	switch {
@@ -171,7 +157,12 @@ func (st *stream) uncount() {
 // end notes that our end of the stream is out. The lock is held.
 func (st *stream) end() {
 	st.ended = true
-	if st.remoteEnded {
+	st.settle()
+}
+
+// settle has the stream not count any more if both its ends have come. The lock is held.
+func (st *stream) settle() {
+	if st.ended && st.remoteEnded {
 		st.uncount()
 	}
 }
@@ -188,14 +179,9 @@ func (st *stream) close(departed bool) {
 	signal(st.readWake)
 }
 
-// sendable reports whether more can be sent. The lock is held.
-func (st *stream) sendable() bool {
-	return !st.closed && !st.timedOut.Load() && st.c.phase != closing
-}
-
 // recycle makes the stream ready for another exchange. One whose handler has panicked never gets here.
 func (st *stream) recycle() {
-	st.body.clear()
+	st.unbind()
 	st.resp = response{scratch: st.resp.scratch[:0]}
 	if cap(st.block) > maxPooledBlock {
 		st.block = nil
@@ -203,17 +189,8 @@ func (st *stream) recycle() {
 	if cap(st.resp.scratch) > maxPooledBlock {
 		st.resp.scratch = nil
 	}
-	st.timed = false
-	st.timedOut.Store(false)
-	for _, ch := range [...]chan struct{}{st.sendWake, st.readWake} {
-		select {
-		case <-ch:
-		default:
-		}
-	}
 	st.c, st.set, st.refused, st.malformed = nil, nil, nil, false
-	st.queued, st.turn, st.headSent, st.ended, st.remoteEnded = false, false, false, false, false
-	st.closed, st.takenBack, st.counted = false, false, false
+	st.headSent, st.takenBack, st.counted = false, false, false
 	streamPool.Put(st)
 }
 
@@ -229,10 +206,5 @@ func (st *stream) onTick(k *conn.Clock) {
 
 // Abort leaves the response as it is: a stream that is left before its end is out is reset.
 func (st *stream) Abort() {}
-
-// Takeover fails: a stream cannot be given away.
-func (st *stream) Takeover() (conn.Conn, error) {
-	return nil, errors.New("an HTTP/2 stream cannot be taken over")
-}
 
 var _ exchange.Downstream = (*stream)(nil)

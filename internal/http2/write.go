@@ -25,83 +25,83 @@ var outPool = sync.Pool{New: func() any { return &output{make([]byte, 0, 4<<10)}
 const maxPooledOut = maxOut + 2*frameSize
 
 // buffer is where frames to be written are appended. The lock is held.
-func (c *serverConn) buffer() *output {
-	if c.phase == closing {
-		c.lost.b = c.lost.b[:0]
-		return &c.lost
+func (l *link) buffer() *output {
+	if l.phase == closing {
+		l.lost.b = l.lost.b[:0]
+		return &l.lost
 	}
-	if c.out == nil {
-		c.out = outPool.Get().(*output)
+	if l.out == nil {
+		l.out = outPool.Get().(*output)
 	}
-	return c.out
+	return l.out
 }
 
 // waiting is how much is to be written. The lock is held.
-func (c *serverConn) waiting() int {
-	if c.out == nil {
+func (l *link) waiting() int {
+	if l.out == nil {
 		return 0
 	}
-	return len(c.out.b)
+	return len(l.out.b)
 }
 
 // flush has the writer write what is in the buffer. The lock is held.
-func (c *serverConn) flush() {
-	c.used = true
-	if c.writing || c.ended || c.halfClosed {
+func (l *link) flush() {
+	l.used = true
+	if l.writing || l.ended || l.halfClosed {
 		return
 	}
-	c.writing = true
-	if c.parked {
-		c.parked = false
-		signal(c.wakeWriter)
+	l.writing = true
+	if l.parked {
+		l.parked = false
+		signal(l.wakeWriter)
 		return
 	}
-	c.running.Add(1)
-	go c.write()
+	l.running.Add(1)
+	go l.write()
 }
 
 // control is buffer for frames that answer the client's: who has us pile them up without reading is flooding.
-func (c *serverConn) control() (*output, *connError) {
-	if c.waiting() > maxControl {
+func (l *link) control() (*output, *connError) {
+	if l.waiting() > maxControl {
 		return nil, flood("frames to answer that are not read")
 	}
-	return c.buffer(), nil
+	return l.buffer(), nil
 }
 
 // write is the writer. It lets everybody else run first, so that the answers of all streams that are ready go out in one
 // piece; twice, since that makes others ready, and costs less than another record and system call. When there is nothing
 // to write it waits, until the connection has been idle for a while.
-func (c *serverConn) write() {
-	defer c.running.Done()
+func (l *link) write() {
+	defer l.running.Done()
 	for {
 		runtime.Gosched()
 		runtime.Gosched()
-		c.mu.Lock()
-		o := c.out
+		l.mu.Lock()
+		o := l.out
 		if o == nil {
-			c.writing = false
-			if c.phase != closing && !c.retiring {
-				c.parked = true
-				c.mu.Unlock()
-				<-c.wakeWriter
+			l.writing = false
+			if l.phase != closing && !l.retiring {
+				l.parked = true
+				l.mu.Unlock()
+				<-l.wakeWriter
 				continue
 			}
-			c.retiring = false
-			over := c.phase == closing && !c.ended
+			l.retiring = false
+			over := l.phase == closing && !l.ended
 			if over {
-				c.halfClosed = true
-				c.await(lingerTime)
+				l.halfClosed = true
+				l.await(lingerTime)
 			}
-			c.mu.Unlock()
+			l.mu.Unlock()
 			if over {
-				c.wire.closeWrite()
+				l.wire.closeWrite()
 			}
 			return
 		}
-		c.out = nil
-		c.pass()
-		c.mu.Unlock()
-		c.send(o.b)
+		l.out = nil
+		l.pass()
+		l.mu.Unlock()
+		l.send(o.b)
 		if cap(o.b) <= maxPooledOut {
 			o.b = o.b[:0]
 			outPool.Put(o)
@@ -110,18 +110,18 @@ func (c *serverConn) write() {
 }
 
 // send writes b in pieces, each of which has the whole time limit. A connection that fails is dead; its reader ends it.
-func (c *serverConn) send(b []byte) {
+func (l *link) send(b []byte) {
 	piece := clearPiece
-	if c.info.TLS != nil {
+	if l.info.TLS != nil {
 		piece = secretPiece
 	}
-	for limit := c.srv.settings.Load().WriteIdleTimeout; len(b) > 0; {
+	for limit := l.writeLimit(); len(b) > 0; {
 		n := min(len(b), piece)
-		c.stall.Arm(c.wire, limit)
-		_, err := c.wire.Write(b[:n])
-		c.stall.Disarm()
+		l.stall.Arm(l.wire, limit)
+		_, err := l.wire.Write(b[:n])
+		l.stall.Disarm()
 		if err != nil {
-			c.wire.kill()
+			l.wire.kill()
 			return
 		}
 		b = b[n:]
@@ -130,18 +130,18 @@ func (c *serverConn) send(b []byte) {
 
 // roomy reports whether a stream could send want body bytes, or a head if that is 0, as far as the connection is
 // concerned. The lock is held.
-func (c *serverConn) roomy(want int) bool {
-	return c.waiting() < maxOut && (want == 0 || c.sendWindow > 0)
+func (l *link) roomy(want int) bool {
+	return l.waiting() < maxOut && (want == 0 || l.sendWindow > 0)
 }
 
 // pass gives the turn to the first stream in the queue that can make use of it. The lock is held.
-func (c *serverConn) pass() {
-	for i, st := range c.queue {
-		if c.roomy(st.want) {
-			c.queue = slices.Delete(c.queue, i, i+1)
-			st.queued, st.turn = false, true
-			c.turns++
-			signal(st.sendWake)
+func (l *link) pass() {
+	for i, s := range l.queue {
+		if l.roomy(s.want) {
+			l.queue = slices.Delete(l.queue, i, i+1)
+			s.queued, s.turn = false, true
+			l.turns++
+			signal(s.sendWake)
 			return
 		}
 	}
@@ -149,88 +149,88 @@ func (c *serverConn) pass() {
 
 // take waits until the stream may send, in its turn, and takes as much of want as it may; with want 0 it waits for room
 // alone. False: nothing can be sent any more. The lock is held, but not during the wait.
-func (st *stream) take(want int) (int, bool) {
-	c := st.c
+func (s *flow) take(want int) (int, bool) {
+	l := s.l
 	for {
 		switch {
-		case !st.sendable():
-			st.giveUp()
+		case !s.sendable():
+			s.giveUp()
 			return 0, false
-		case st.queued: // woken for another reason
-		case want > 0 && st.window <= 0:
-			st.giveUp()
-		case !c.roomy(want) || want > 0 && !st.turn && len(c.queue)+c.turns > 0: // also behind who is about to wake up
-			st.enqueue(want)
+		case s.queued: // woken for another reason
+		case want > 0 && s.window <= 0:
+			s.giveUp()
+		case !l.roomy(want) || want > 0 && !s.turn && len(l.queue)+l.turns > 0: // also behind who is about to wake up
+			s.enqueue(want)
 		default:
-			st.endTurn()
+			s.endTurn()
 			// What needs no window goes out although the client has made it negative (RFC 9113 §6.9.2).
-			n := int(max(0, min(int64(want), st.window, c.sendWindow, frameSize)))
-			st.window -= int64(n)
-			c.sendWindow -= int64(n)
-			c.moved += int64(n)
+			n := int(max(0, min(int64(want), s.window, l.sendWindow, frameSize)))
+			s.window -= int64(n)
+			l.sendWindow -= int64(n)
+			l.moved += int64(n)
 			return n, true
 		}
-		st.sleep()
+		s.sleep()
 	}
 }
 
 // enqueue puts the stream into the queue: at its end, or back in front if it was its turn.
-func (st *stream) enqueue(want int) {
-	c := st.c
-	st.want, st.queued = want, true
-	if st.endTurn() {
-		c.queue = slices.Insert(c.queue, 0, st)
+func (s *flow) enqueue(want int) {
+	l := s.l
+	s.want, s.queued = want, true
+	if s.endTurn() {
+		l.queue = slices.Insert(l.queue, 0, s)
 		return
 	}
-	c.queue = append(c.queue, st)
+	l.queue = append(l.queue, s)
 }
 
 // endTurn takes the turn back, and reports whether it was the stream's. The lock is held.
-func (st *stream) endTurn() bool {
-	was := st.turn
+func (s *flow) endTurn() bool {
+	was := s.turn
 	if was {
-		st.turn = false
-		st.c.turns--
+		s.turn = false
+		s.l.turns--
 	}
 	return was
 }
 
 // giveUp takes the stream out of the queue, and passes its turn on.
-func (st *stream) giveUp() {
-	c := st.c
-	if st.queued {
-		st.queued = false
-		c.queue = slices.DeleteFunc(c.queue, func(o *stream) bool { return o == st })
+func (s *flow) giveUp() {
+	l := s.l
+	if s.queued {
+		s.queued = false
+		l.queue = slices.DeleteFunc(l.queue, func(o *flow) bool { return o == s })
 	}
-	if st.endTurn() {
-		c.pass()
+	if s.endTurn() {
+		l.pass()
 	}
 }
 
 // sleep waits for a signal. The time limit runs from the first time on; it begins anew for a stream that has had to queue
 // while the client took enough of the others. The lock is held, but not during the wait.
-func (st *stream) sleep() {
-	c := st.c
-	c.flush()
-	if !st.timed {
-		st.timed, st.shared, st.moved = true, false, c.moved
-		st.write.Arm((*writeSide)(st), st.set.WriteIdleTimeout)
+func (s *flow) sleep() {
+	l := s.l
+	l.flush()
+	if s.writeLimit > 0 && s.tunnel == nil && !s.timed { // a tunnel has deadlines
+		s.timed, s.shared, s.moved = true, false, l.moved
+		s.write.Arm((*writeSide)(s), s.writeLimit)
 	}
-	st.shared = st.shared || st.queued
-	c.mu.Unlock()
-	<-st.sendWake
-	c.mu.Lock()
-	if st.timedOut.Load() && st.shared && c.moved-st.moved >= progress {
-		st.inTime()
+	s.shared = s.shared || s.queued
+	l.mu.Unlock()
+	<-s.sendWake
+	l.mu.Lock()
+	if s.timedOut.Load() && s.shared && l.moved-s.moved >= progress {
+		s.inTime()
 	}
 }
 
 // inTime ends the time limit of a wait, even one that has just passed. The lock is held.
-func (st *stream) inTime() {
-	if st.timed {
-		st.timed = false
-		st.write.Disarm()
-		st.timedOut.Store(false)
+func (s *flow) inTime() {
+	if s.timed {
+		s.timed = false
+		s.write.Disarm()
+		s.timedOut.Store(false)
 	}
 }
 
@@ -243,7 +243,7 @@ func signal(ch chan struct{}) {
 }
 
 // writeSide is the stream as what the write alarm interrupts.
-type writeSide stream
+type writeSide flow
 
 // Interrupt fails a pending write and all later ones.
 func (s *writeSide) Interrupt() {
@@ -253,20 +253,20 @@ func (s *writeSide) Interrupt() {
 
 // putData sends body bytes, as many at a time as may be, and the end of the stream with the last of them if end is set.
 // False: the stream can send nothing any more. The lock is held, but not during waits.
-func (st *stream) putData(body []byte, end bool) bool {
-	c := st.c
+func (s *flow) putData(body []byte, end bool) bool {
+	l := s.l
 	for {
-		n, ok := st.take(len(body))
+		n, ok := s.take(len(body))
 		if !ok {
 			return false
 		}
-		o, flags := c.buffer(), http2.Flags(0)
+		o, flags := l.buffer(), http2.Flags(0)
 		if end && n == len(body) {
 			flags = flagEnd
 		}
-		o.b = append(appendFrameHead(o.b, n, http2.FrameData, flags, st.id), body[:n]...)
-		c.updates.earn(perData)
-		c.pass()
+		o.b = append(appendFrameHead(o.b, n, http2.FrameData, flags, s.id), body[:n]...)
+		l.updates.earn(perData)
+		l.pass()
 		if body = body[n:]; len(body) == 0 {
 			return true
 		}
@@ -274,21 +274,21 @@ func (st *stream) putData(body []byte, end bool) bool {
 }
 
 // putBlock sends a field block, which ends the stream or not. False as with putData.
-func (st *stream) putBlock(block []byte, end bool) bool {
-	if _, ok := st.take(0); !ok {
+func (s *flow) putBlock(block []byte, end bool) bool {
+	if _, ok := s.take(0); !ok {
 		return false
 	}
-	st.c.block(st.id, block, end)
-	st.c.pass()
+	s.l.block(s.id, block, end)
+	s.l.pass()
 	return true
 }
 
 // block appends a field block to the buffer. The lock is held.
-func (c *serverConn) block(id uint32, block []byte, end bool) {
-	if !c.tableTold { // the first block of the connection
-		c.tableTold = true
+func (l *link) block(id uint32, block []byte, end bool) {
+	if !l.tableTold { // the first block of the connection
+		l.tableTold = true
 		block = append([]byte{noTable}, block...)
 	}
-	o := c.buffer()
+	o := l.buffer()
 	o.b = appendBlock(o.b, id, block, end)
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -66,7 +66,7 @@ func (a *attempts) failedDial(err error) (verdict, *exchange.Error) {
 	} else {
 		a.lease.Done(service.Unused)
 	}
-	if blamed || errors.Is(err, http1.ErrPoolFull) {
+	if blamed || errors.Is(err, service.ErrPoolFull) {
 		return elsewhere, e
 	}
 	return failed, e
@@ -82,7 +82,7 @@ func (a *attempts) dialError(err error) (e *exchange.Error, blamed bool) {
 	}
 	e = a.bad(exchange.CodeConnectFailed, err)
 	switch {
-	case errors.Is(err, http1.ErrPoolFull):
+	case errors.Is(err, service.ErrPoolFull):
 		e.Status, e.Code, e.Public, e.RetryAfter = 503, exchange.CodeBackendBusy, "Backend connections exhausted", 1
 		return e, false
 	case timedOut(err): // whatever the stage
@@ -90,9 +90,9 @@ func (a *attempts) dialError(err error) (e *exchange.Error, blamed bool) {
 		if a.remaining() <= 0 {
 			e.Limit = a.dispatchLimit()
 		}
-	case errors.Is(err, http1.ErrResolve):
+	case errors.Is(err, conn.ErrResolve):
 		e.Code = exchange.CodeDNSFailed
-	case errors.Is(err, http1.ErrTLS):
+	case errors.Is(err, conn.ErrTLS):
 		e.Code = exchange.CodeTLSFailed
 	}
 	return e, true

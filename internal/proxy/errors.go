@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 )
 
 // Keys of the limits that can end an exchange here, as the configuration spells them.
@@ -76,7 +75,7 @@ func (f *forward) tripError(cause conn.Cause, err error) (e *exchange.Error, bla
 	case cause == conn.CauseDeadline:
 		e = f.bad(exchange.CodeResponseTimeout, fmt.Errorf("no response head within %v", time.Since(f.dispatch).Round(time.Millisecond)))
 		e.Status, e.Public, e.Limit = 504, "Upstream timeout", f.dispatchLimit()
-	case errors.Is(err, http1.ErrBadResponse):
+	case errors.Is(err, exchange.ErrBadResponse):
 		e = f.bad(exchange.CodeBadResponse, err)
 	default:
 		e = f.bad(exchange.CodeBackendReset, err)
@@ -96,7 +95,7 @@ func (f *forward) relayError(cause conn.Cause, err error) (e *exchange.Error, bl
 	case cause == conn.CauseDeadline:
 		e = f.bad(exchange.CodeStreamIdle, errors.New("stream ended by "+limitIdle))
 		e.Limit = limitIdle
-	case errors.Is(err, http1.ErrBadResponse):
+	case errors.Is(err, exchange.ErrBadResponse):
 		e = f.bad(exchange.CodeBadResponse, err)
 	default:
 		e = f.bad(exchange.CodeBackendReset, err)

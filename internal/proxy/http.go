@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -27,12 +26,13 @@ func New(b *service.Balancer) *HTTP { return &HTTP{backends: b, policy: b.Policy
 // forward is the state of one exchange being forwarded.
 type forward struct {
 	attempts
-	up  *http1.ClientConn
+	up  service.Upstream
 	out []byte
 
 	method     []byte
 	body       []byte // inline body
 	streaming  bool   // the body is pumped
+	trailers   bool   // the client takes fields behind the body
 	pump       pump
 	toRaw      exchange.RawBody
 	sinkFailed bool // the failure is the client's side
@@ -42,9 +42,13 @@ var forwards = sync.Pool{New: func() any { return &forward{out: make([]byte, 0, 
 
 // Serve forwards the exchange and relays the answer.
 func (p *HTTP) Serve(x *exchange.Exchange) error {
+	if string(x.Request.Method) == "CONNECT" { // also the extended one, which HTTP/1.1 has no form for
+		return exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
+	}
 	f := forwards.Get().(*forward)
 	f.backends, f.policy, f.x, f.method = p.backends, p.policy, x, x.Request.Method
 	f.body, f.streaming = f.inline()
+	f.trailers = takesTrailers(&x.Request)
 	done := false
 	defer func() {
 		if !done {
@@ -148,14 +152,14 @@ const (
 
 // try is one attempt: dispatch up to the response head, the client untouched. fresh insists on a new connection to the
 // same backend.
-func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
+func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 	x := f.x
 	f.begin()
 	spent := f.attempt.Sub(f.dispatch)
-	up, err := f.lease.Backend.Pool.Get(f, fresh)
+	up, err := f.connection(fresh)
 	if err != nil {
 		v, e := f.failedDial(err)
-		return http1.Head{}, v, e
+		return exchange.Head{}, v, e
 	}
 	if !up.Reused() { // dialing took its time
 		spent = time.Since(f.dispatch)
@@ -172,8 +176,16 @@ func (f *forward) try(fresh bool) (http1.Head, verdict, error) {
 		f.note(head.Status, "")
 		return head, answered, nil
 	}
-	v, e := f.failedTrip(err)
-	return http1.Head{}, v, e
+	v, e := f.failedTrip(err, fresh)
+	return exchange.Head{}, v, e
+}
+
+// connection is where the request goes.
+func (f *forward) connection(fresh bool) (service.Upstream, error) {
+	if f.x.Request.Upgrade != nil {
+		return f.lease.Backend.Pool.GetUpgradable(f, fresh)
+	}
+	return f.lease.Backend.Pool.Get(f, fresh)
 }
 
 // Sent is told by the connection that the request head is on its way: the body may follow. The answer is awaited
@@ -188,20 +200,28 @@ func (f *forward) Sent() {
 func (f *forward) Repeatable() bool { return !f.streaming && repeatable(f.method) }
 
 // failedTrip judges an attempt that ended without a response head.
-func (f *forward) failedTrip(err error) (verdict, error) {
+func (f *forward) failedTrip(err error, fresh bool) (verdict, error) {
 	cause := f.x.Guard.Disarm()
 	begun := f.pump.done != nil
 	f.stopPump()
 	progress := f.up.Progress()
 	f.releaseConn(false)
-	untouched := progress == http1.NothingSent && !begun
-	if cause == conn.CauseNone && errors.Is(err, http1.ErrStale) && (untouched || !begun && repeatable(f.method)) {
+	untouched := progress == exchange.NothingSent && !begun
+	if cause == conn.CauseNone && errors.Is(err, exchange.ErrStale) && (untouched || !begun && repeatable(f.method)) {
+		f.note(0, exchange.CodeBackendReset)
+		return again, nil
+	}
+	unprocessed := cause == conn.CauseNone && !begun && errors.Is(err, exchange.ErrUnprocessed)
+	if unprocessed && !fresh {
 		f.note(0, exchange.CodeBackendReset)
 		return again, nil
 	}
 	e, blamed := f.tripError(cause, err)
 	f.note(0, e.Code)
 	switch {
+	case unprocessed:
+		f.lease.Done(service.Unused)
+		return elsewhere, e
 	case cause == conn.CauseNone && untouched && blamed:
 		f.lease.Done(service.Refused)
 		return elsewhere, e

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // pump sends a request body that does not lie ready, from a goroutine of its own, while the response is awaited and
@@ -45,9 +45,9 @@ func (f *forward) startPump() {
 // upload moves the request body to the backend. A backend that stops reading is no failure: it may have answered.
 func (f *forward) upload() {
 	x := f.x
-	left := x.Request.ContentLength // negative: chunked
-	chunks := left < 0
-	var frame []byte
+	left := x.Request.ContentLength // negative: unknown
+	known := left >= 0
+	f.up.BeginBody(left)
 	for {
 		p, err := x.Down.ReadBody()
 		if errors.Is(err, io.EOF) {
@@ -61,13 +61,8 @@ func (f *forward) upload() {
 			x.Guard.Ring(conn.CauseUpload)
 			return
 		}
-		if left -= int64(len(p)); left == 0 && !chunks {
+		if left -= int64(len(p)); left == 0 && known {
 			f.pump.allRead.Store(true)
-		}
-		if chunks {
-			frame = strconv.AppendUint(frame[:0], uint64(len(p)), 16)
-			frame = append(append(append(frame, "\r\n"...), p...), "\r\n"...)
-			p = frame
 		}
 		err = f.up.Write(p)
 		x.Down.ReleaseBody()
@@ -77,13 +72,10 @@ func (f *forward) upload() {
 		f.uploaded()
 	}
 	f.pump.allRead.Store(true)
-	if chunks {
-		frame = append(frame[:0], "0\r\n"...)
-		x.Request.Trailers.StripHopByHop()
-		frame = append(x.Request.Trailers.AppendHTTP1(frame, made), "\r\n"...)
-		if f.up.Write(frame) != nil {
-			return
-		}
+	x.Request.Trailers.DelFunc(func(id exchange.FieldID, _, _ []byte) bool { return made.Has(id) })
+	x.Request.Trailers.StripHopByHop()
+	if f.up.EndBody(&x.Request.Trailers) != nil {
+		return
 	}
 	f.pump.whole = true
 }

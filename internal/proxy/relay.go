@@ -5,7 +5,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -13,7 +12,7 @@ import (
 var errInterrupted = errors.New("relay interrupted")
 
 // relay passes the response on, from its head to its end, and gives everything back.
-func (f *forward) relay(head http1.Head) error {
+func (f *forward) relay(head exchange.Head) error {
 	x := f.x
 	r := &x.Response
 	r.Status, r.ContentLength = head.Status, head.Length
@@ -111,7 +110,7 @@ func (f *forward) Interim(status int, fields *exchange.Fields) error {
 }
 
 // tunnel relays bytes both ways after a 101, until both sides have ended.
-func (f *forward) tunnel(head http1.Head) error {
+func (f *forward) tunnel(head exchange.Head) error {
 	x := f.x
 	x.Response.Upgrade = head.Upgrade
 	x.Guard.Limit(0)

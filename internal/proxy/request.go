@@ -147,6 +147,9 @@ func (f *forward) appendFraming(b []byte) []byte {
 		f.x.ForwardExpect()
 		b = append(b, "Expect: 100-continue\r\n"...)
 	}
+	if f.trailers && f.up.HTTP2() { // there it is end-to-end in effect, and gRPC backends insist on it
+		b = append(b, "TE: trailers\r\n"...)
+	}
 	switch {
 	case r.ContentLength < 0:
 		return append(b, "Transfer-Encoding: chunked\r\n"...)
@@ -156,6 +159,21 @@ func (f *forward) appendFraming(b []byte) []byte {
 		return append(b, "\r\n"...)
 	}
 	return b
+}
+
+// takesTrailers reports whether the client has said that it takes trailers (RFC 9110 §10.1.4).
+func takesTrailers(r *exchange.Request) bool {
+	if !r.Fields.Has(exchange.FieldTE) {
+		return false
+	}
+	for v := range r.Fields.Values("te") {
+		for t := range exchange.Tokens(v) {
+			if exchange.EqualFold(t, "trailers") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // needsLength reports whether a request without a body should say so (RFC 9110 §8.6).

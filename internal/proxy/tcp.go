@@ -2,20 +2,11 @@ package proxy
 
 import (
 	"cmp"
-	"errors"
-	"io"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
-)
-
-// Keys of the limits that can end a relayed connection.
-const (
-	limitTCPIdle   = "tcp_idle_timeout"
-	limitHalfClose = "tcp_half_close_timeout"
 )
 
 // TCP is the last handler of a route for connections: it connects to a backend and relays bytes both ways.
@@ -89,87 +80,17 @@ func (s *stream) open() error {
 // Repeatable is for requests.
 func (s *stream) Repeatable() bool { return false }
 
-// ends are connections that are interrupted together.
-type ends []conn.Conn
-
-// Interrupt ends what any of them waits for.
-func (e ends) Interrupt() {
-	for _, c := range e {
-		if i, ok := c.(conn.Interrupter); ok {
-			i.Interrupt()
-		} else {
-			_ = c.Close()
-		}
-	}
-}
-
 // relay moves bytes until both directions have ended.
 func (s *stream) relay() error {
-	x, up := s.x, s.conn
 	defer s.up.Release(false)
-	x.Connected()
-	x.Guard.Arm(ends{s.down, up}, x.Pace.Idle)
-	pace := x.Pace
-	pace.Guard = x.Guard
-	done := conn.Relay(s.down, up, pace)
-	cause := x.Guard.Disarm()
-	x.Record.BytesIn, x.Record.BytesOut = done.AtoB, done.BtoA
-	result, err := s.ended(cause, done)
+	s.x.Connected()
+	return s.pipe(s.down)
+}
+
+// pipe is relay for what down has become.
+func (s *stream) pipe(down conn.Conn) error {
+	p := pipe{x: s.x, down: down, up: s.conn, bad: s.bad}
+	result, err := p.run()
 	s.lease.Done(result)
-	switch {
-	case done.Err == nil || cause == conn.CauseDeadline:
-	case cause == conn.CauseDrain:
-		abort(up)
-		abort(s.down)
-	case done.AFailed:
-		s.survive(up, done.AEnded)
-	default:
-		s.survive(s.down, done.BEnded)
-	}
 	return err
-}
-
-// survive ends the side that has not failed. That the other one failed is passed on, since what has come must not be
-// taken for the whole; but not when it was the whole. The rest of that may still be on its way, and closing with bytes
-// unread would discard it: they are read until the side has ended too.
-func (s *stream) survive(c conn.Conn, whole bool) {
-	if !whole {
-		abort(c)
-		return
-	}
-	if c.SetDeadline(time.Time{}) != nil {
-		return // closed
-	}
-	s.x.Guard.Arm(ends{c}, s.x.Pace.HalfClosed)
-	_, _ = io.Copy(io.Discard, c)
-	s.x.Guard.Disarm()
-}
-
-// ended judges how a relay has ended.
-func (s *stream) ended(cause conn.Cause, done conn.Relayed) (service.Result, error) {
-	switch {
-	case done.Err == nil:
-		return service.OK, nil
-	case cause == conn.CauseDeadline:
-		e := s.bad(exchange.CodeIdle, errors.New("no byte in either direction"))
-		e.Limit, e.Outcome = limitTCPIdle, exchange.OutcomeTimeout
-		if done.AEnded || done.BEnded {
-			e.Limit = limitHalfClose
-		}
-		return service.OK, e
-	case cause == conn.CauseDrain:
-		return service.OK, drained(done.Err)
-	case done.AFailed:
-		return service.OK, departed(done.Err)
-	}
-	return service.Broken, s.bad(exchange.CodeBackendReset, done.Err)
-}
-
-// abort closes with a reset, where that is possible.
-func abort(c conn.Conn) {
-	if a, ok := c.(interface{ Abort() error }); ok {
-		_ = a.Abort()
-		return
-	}
-	_ = c.Close()
 }

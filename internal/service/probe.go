@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
 )
 
 // maxProbeHead bounds the response head of a probe.
@@ -39,13 +41,14 @@ func newProbe(c *Check) *probe {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxProbeHead,
 	}
-	if c.pool.tls != nil {
+	t.Protocols = key.protocols()
+	if secureConfig := c.pool.offering(key.transport.ALPN.Names()...); secureConfig != nil {
 		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			nc, err := dial(ctx, key.addr)
 			if err != nil {
 				return nil, err
 			}
-			secure := tls.Client(nc, c.pool.tls())
+			secure := tls.Client(nc, secureConfig())
 			if err := secure.HandshakeContext(ctx); err != nil {
 				_ = nc.Close()
 				return nil, err
@@ -58,8 +61,25 @@ func newProbe(c *Check) *probe {
 			Transport:     t,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		transport: t, check: c, url: key.scheme + "://backend" + c.spec.base + c.spec.Path,
+		transport: t, check: c, url: key.urlScheme() + "://backend" + c.spec.base + c.spec.Path,
 	}
+}
+
+// protocols are those that the backend is spoken with.
+func (k *poolKey) protocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(k.scheme != "h2c" && (k.scheme != "https" || k.transport.ALPN.Has(config.HTTP1)))
+	p.SetHTTP2(k.scheme == "https" && k.transport.ALPN.Has(config.HTTP2))
+	p.SetUnencryptedHTTP2(k.scheme == "h2c")
+	return p
+}
+
+// urlScheme is the scheme that net/http knows.
+func (k *poolKey) urlScheme() string {
+	if k.scheme == "h2c" {
+		return "http"
+	}
+	return k.scheme
 }
 
 // dialKernel opens a connection on the kernel's network.

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http2"
 )
 
 // Dialer opens a connection to host:port or unix:/path.
@@ -40,8 +41,8 @@ type poolKey struct {
 
 // pooled is a pool with the generations' references to it.
 type pooled struct {
-	pool *http1.Pool
-	tls  func() *tls.Config // for each connection; nil: clear text
+	pool *Pool
+	tls  func(offer ...string) func() *tls.Config // what connections begin with that offer these protocols; nil: clear text
 	key  poolKey
 	refs int
 }
@@ -82,26 +83,50 @@ func (r *Registry) acquire(service string, s *config.Server, p *pooled, checked 
 	known := r.pools[p.key]
 	if known == nil {
 		known = p
-		known.pool = http1.NewPool(r.poolConfig(p), r.clock)
+		known.pool = r.newPool(p)
 		r.pools[p.key] = known
 	}
 	known.refs++
 	return v, known
 }
 
-func (r *Registry) poolConfig(p *pooled) http1.PoolConfig {
+// newPool makes the pool that p describes.
+func (r *Registry) newPool(p *pooled) *Pool {
 	t := &p.key.transport
-	c := http1.PoolConfig{
-		Addr: p.key.addr, TLS: p.tls, ConnectTimeout: t.ConnectTimeout, IdleTimeout: t.IdleTimeout,
-		MaxIdle: t.MaxIdle, MaxConnections: t.MaxConnections,
+	one := http1.PoolConfig{
+		Addr: p.key.addr, TLS: p.offering("http/1.1"), ConnectTimeout: t.ConnectTimeout, IdleTimeout: t.IdleTimeout,
+		MaxIdle: t.MaxIdle, MaxConnections: t.MaxConnections, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge, Dial: r.dialing(p.key.addr),
 	}
-	if r.dial != nil {
-		c.Dial = func(ctx context.Context) (net.Conn, error) {
-			nc, err := r.dial(ctx, p.key.addr)
-			return nc, connectError(err)
-		}
+	pool := &Pool{http1: http1.NewPool(one, r.clock), start: time.Now()}
+	if p.key.scheme != "h2c" && !t.ALPN.Has(config.HTTP2) {
+		return pool
 	}
-	return c
+	pool.alone = p.key.scheme == "h2c" || !t.ALPN.Has(config.HTTP1)
+	pool.http2 = http2.NewPool(http2.PoolConfig{
+		Dialer:      &conn.Dialer{Addr: p.key.addr, TLS: p.offering(t.ALPN.Names()...), Timeout: t.ConnectTimeout, Dial: one.Dial},
+		Client:      http2.ClientSettings{PingInterval: t.PingInterval, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge},
+		IdleTimeout: t.IdleTimeout, MaxConnections: t.MaxConnections, Choice: !pool.alone,
+	}, r.clock)
+	return pool
+}
+
+// offering is what connections begin with that offer these protocols; nil: clear text.
+func (p *pooled) offering(protocols ...string) func() *tls.Config {
+	if p.tls == nil {
+		return nil
+	}
+	return p.tls(protocols...)
+}
+
+// dialing is how addr is reached; nil for the kernel's network.
+func (r *Registry) dialing(addr string) func(context.Context) (net.Conn, error) {
+	if r.dial == nil {
+		return nil
+	}
+	return func(ctx context.Context) (net.Conn, error) {
+		nc, err := r.dial(ctx, addr)
+		return nc, connectError(err)
+	}
 }
 
 // release gives one reference to each back.
@@ -110,13 +135,13 @@ func (r *Registry) release(v *vitals, p *pooled) {
 	if v.refs--; v.refs == 0 {
 		delete(r.vitals, v.key)
 	}
-	var unused *http1.Pool
+	var unused *Pool
 	if p.refs--; p.refs == 0 {
 		delete(r.pools, p.key)
 		unused = p.pool
 	}
 	r.mu.Unlock()
 	if unused != nil {
-		unused.Close() // closes what is idle; connections in use end with their exchange
+		unused.close() // closes what is idle; connections in use end with their exchange
 	}
 }

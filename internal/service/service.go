@@ -11,12 +11,7 @@ import (
 	"encoding/hex"
 	"strings"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/http1"
 )
-
-// Pool is the connections to one backend, as forwarding code sees it.
-type Pool = http1.Pool
 
 // State is what is known of a backend's health.
 type State uint32

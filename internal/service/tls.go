@@ -10,7 +10,7 @@ import (
 	"os"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
 // resumable is how many TLS sessions a pool keeps to resume.
@@ -52,20 +52,21 @@ func newPooled(s *config.Server, t config.Transport, from trust) *pooled {
 	p := &pooled{key: poolKey{scheme: s.Scheme, addr: s.Addr, transport: t}}
 	if s.Scheme != "https" {
 		t := &p.key.transport
-		t.CAFile, t.ServerName, t.CertFile, t.KeyFile = "", "", "", ""
+		t.CAFile, t.ServerName, t.CertFile, t.KeyFile, t.ALPN = "", "", "", "", 0
 		return p
 	}
 	p.key.roots = from.digest
 	if p.key.serverName = t.ServerName; p.key.serverName == "" {
 		p.key.serverName = hostOf(s.Host)
 	}
-	base := &tls.Config{
-		RootCAs: from.roots, ServerName: p.key.serverName, MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(resumable),
-	}
-	p.tls = func() *tls.Config { return base }
-	if from.shown != nil {
-		p.tls = from.shown.fork(base).tls
+	base := &tls.Config{RootCAs: from.roots, ServerName: p.key.serverName, MinVersion: tls.VersionTLS12}
+	p.tls = func(offer ...string) func() *tls.Config {
+		c := base.Clone()
+		c.NextProtos, c.ClientSessionCache = offer, tls.NewLRUClientSessionCache(resumable)
+		if from.shown != nil {
+			return from.shown.fork(c).tls
+		}
+		return func() *tls.Config { return c }
 	}
 	return p
 }
@@ -87,5 +88,5 @@ func connectError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", http1.ErrConnect, err)
+	return fmt.Errorf("%w: %w", conn.ErrConnect, err)
 }

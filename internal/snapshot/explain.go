@@ -47,8 +47,11 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ep.Protocol == config.TCP {
+	switch {
+	case ep.Protocol == config.TCP:
 		return explainConn(cfg, ep, q)
+	case ep.Protocol == config.CONNECT || strings.EqualFold(q.Method, "CONNECT"):
+		return explainConnect(cfg, ep, q)
 	}
 	x, err := question(q, ep.TLS != nil)
 	if err != nil {
@@ -86,6 +89,40 @@ func explainConn(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answer
 	a := &Answer{Entrypoint: ep.Name, Method: "TCP", Host: name, ClientIP: x.Record.ClientIP}
 	in := connInput(x)
 	a.walk(cfg, ep, &in, noRouteConn)
+	return a, nil
+}
+
+// notConnect and connectElsewhere are what the engine answers before routing.
+var (
+	notConnect       = exchange.Reject(405, exchange.CodeMethodNotAllowed, "CONNECT required")
+	connectElsewhere = exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
+)
+
+// explainConnect answers a question about a CONNECT, or about another method where only that is served.
+func explainConnect(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answer, error) {
+	x := new(exchange.Exchange)
+	x.Request.Method, x.Request.Host = []byte(strings.ToUpper(q.Method)), []byte(q.URL)
+	x.Record.ClientIP = client(q)
+	for _, f := range q.Fields {
+		if !exchange.ValidName(f.Name) || !exchange.ValidValue(f.Value) {
+			return nil, fmt.Errorf("header %q cannot be sent", f.Name)
+		}
+		x.Request.Fields.Add(f.Name, f.Value)
+	}
+	a := &Answer{Entrypoint: ep.Name, Method: string(x.Request.Method), Host: q.URL, ClientIP: x.Record.ClientIP}
+	switch {
+	case a.Method != "CONNECT":
+		a.Refused = notConnect
+		return a, nil
+	case ep.Protocol != config.CONNECT:
+		a.Refused = connectElsewhere
+		return a, nil
+	}
+	if _, err := exchange.ParseAuthority(x.Request.Host); err != nil {
+		return nil, fmt.Errorf("of CONNECT the target is %w, such as example.net:443", err)
+	}
+	in := connectInput(x)
+	a.walk(cfg, ep, &in, noConnect)
 	return a, nil
 }
 

@@ -71,7 +71,11 @@ func (f *Front) acquire() *Generation {
 	}
 }
 
-var noRoute = exchange.Reject(404, exchange.CodeNoRoute, "No route matched")
+// Answers where no router takes a request.
+var (
+	noRoute   = exchange.Reject(404, exchange.CodeNoRoute, "No route matched")
+	noConnect = exchange.Reject(403, exchange.CodeConnectDenied, "CONNECT not allowed")
+)
 
 // Serve is the walk of one exchange.
 func (f *Front) Serve(x *exchange.Exchange) error {
@@ -189,6 +193,9 @@ func (f *Front) route(g *Generation, x *exchange.Exchange) (*plan, error) {
 	if e == nil { // the entrypoint was removed longer ago than its connections may take to drain
 		return nil, noRoute
 	}
+	if e.connect {
+		return g.routeConnect(e, x)
+	}
 	in, err := input(x, e.slash)
 	if err != nil {
 		return nil, err
@@ -198,6 +205,24 @@ func (f *Front) route(g *Generation, x *exchange.Exchange) (*plan, error) {
 		return nil, noRoute
 	}
 	return &g.plans[i], nil
+}
+
+// routeConnect finds the router of a CONNECT. Without one it is not allowed.
+func (g *Generation) routeConnect(e *entry, x *exchange.Exchange) (*plan, error) {
+	x.Pace = e.pace
+	in := connectInput(x)
+	i := e.table.Match(&in)
+	if i < 0 || g.plans[i].handler == nil {
+		return nil, noConnect
+	}
+	return &g.plans[i], nil
+}
+
+// connectInput is what of a CONNECT the rules look at: it has no path, which stands as /.
+func connectInput(x *exchange.Exchange) route.Input {
+	r := &x.Request
+	r.Normal = rootPath
+	return route.Input{Host: r.Host, Path: rootPath, Method: r.Method, ClientIP: x.Record.ClientIP, Fields: &r.Fields}
 }
 
 // input is what of an exchange the rules look at.

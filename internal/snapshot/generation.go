@@ -31,6 +31,10 @@ type Deps struct {
 	// Access gets each exchange that has ended, when the configuration wants an access log.
 	Access *telemetry.AccessLog
 	Log    *slog.Logger
+	// Dial connects to the destinations of CONNECTs; nil is the kernel's network.
+	Dial service.Dialer
+	// Reenter has an entrypoint serve a connection that came out of a tunnel.
+	Reenter func(entrypoint string, c conn.Conn) error
 }
 
 // plan is one router, ready to serve.
@@ -45,7 +49,9 @@ type plan struct {
 type entry struct {
 	table   *route.Table
 	trusted trusted
-	slash   bool // encoded slashes are allowed in paths
+	slash   bool      // encoded slashes are allowed in paths
+	connect bool      // only CONNECT is served
+	pace    conn.Pace // of its tunnels
 
 	// of a tcp entrypoint
 	conns *telemetry.ConnMeter
@@ -111,7 +117,10 @@ func (g *Generation) compileRouters() error {
 		g.plans[i] = p
 	}
 	for name, ep := range g.Config.Entrypoints {
-		e := &entry{trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash}
+		e := &entry{
+			trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash, connect: ep.Protocol == config.CONNECT,
+			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
+		}
 		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP {
 			g.compileConns(e, ep)
 		}
@@ -135,7 +144,7 @@ func (g *Generation) compileConns(e *entry, ep *config.Entrypoint) {
 // server may speak first.
 func needsHello(cfg *config.Config, ep *config.Entrypoint) bool {
 	for _, r := range cfg.Routers {
-		bound := len(r.Entrypoints) == 0 || slices.Contains(r.Entrypoints, ep.Name)
+		bound := len(r.Entrypoints) == 0 && !ep.OnlyByName() || slices.Contains(r.Entrypoints, ep.Name)
 		if r.Protocol == config.TCP && bound && r.Rule != nil && r.Rule.NeedsSNI() {
 			return true
 		}
@@ -145,11 +154,22 @@ func needsHello(cfg *config.Config, ep *config.Entrypoint) bool {
 
 // tableOf makes the table of an entrypoint.
 func tableOf(entries []route.Entry, ep *config.Entrypoint) *route.Table {
+	if ep.OnlyByName() {
+		entries = slices.Clone(entries)
+		for i := range entries {
+			if len(entries[i].Entrypoints) == 0 {
+				entries[i].Entrypoints = nowhere
+			}
+		}
+	}
 	if ep.Protocol == config.TCP {
 		return route.BuildTCP(entries, ep.Name)
 	}
 	return route.Build(entries, ep.Name)
 }
+
+// nowhere are the entrypoints of a router that names none, where it would have to: no entrypoint has this name.
+var nowhere = []string{""}
 
 // RouteEntries lists the routers of a configuration as a route table takes them, sorted by name.
 func RouteEntries(cfg *config.Config) []route.Entry {
@@ -172,7 +192,7 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		h, err := g.connPlan(r, b, m)
 		return plan{router: r.Name, conn: h, meter: m}, err
 	}
-	var h exchange.Handler = &accepted{next: proxy.New(b), meter: m}
+	var h exchange.Handler = &accepted{next: g.last(r, b), meter: m}
 	for _, name := range slices.Backward(r.Middlewares) {
 		cfg := g.Config.Middlewares[name]
 		if cfg == nil {
@@ -184,6 +204,20 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		}
 	}
 	return plan{router: r.Name, handler: h, meter: m}, nil
+}
+
+// last is the handler that a router leads to.
+func (g *Generation) last(r *config.Router, b *service.Balancer) exchange.Handler {
+	c := g.Config.Services[r.Service].Connect
+	switch {
+	case r.Protocol != config.CONNECT:
+		return proxy.New(b)
+	case c == nil:
+		return proxy.NewTunnelBackends(b)
+	case c.Entrypoint != "":
+		return proxy.NewReentry(r.Service, c.Entrypoint, g.deps.Reenter)
+	}
+	return proxy.NewTunnelDestinations(service.NewDestinations(r.Service, c, nil, g.deps.Dial))
 }
 
 // connPlan builds the handlers of a router of connections, from the last to the first.

@@ -1,4 +1,4 @@
-package http1
+package conn
 
 import (
 	"context"
@@ -13,23 +13,21 @@ const resolveEvery = 30 * time.Second
 
 // resolver remembers the addresses of one backend name and hands them out in turn, so that all are used.
 type resolver struct {
-	name string // host:port
-
 	mu    sync.Mutex // guards the fields below
 	addrs []string
 	at    time.Time
 	next  int
 }
 
-// lookup returns the addresses to try, beginning with another one each time. When the name cannot be resolved again,
+// lookup returns the addresses of name, host:port, to try, beginning with another one each time. When the name cannot be resolved again,
 // the old addresses are used on.
-func (r *resolver) lookup(ctx context.Context) ([]string, error) {
-	host, port, err := net.SplitHostPort(r.name)
+func (r *resolver) lookup(ctx context.Context, name string) ([]string, error) {
+	host, port, err := net.SplitHostPort(name)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return []string{r.name}, nil
+		return []string{name}, nil
 	}
 	r.mu.Lock()
 	known, fresh := r.addrs, time.Since(r.at) < resolveEvery

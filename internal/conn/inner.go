@@ -1,0 +1,83 @@
+package conn
+
+import (
+	"sync/atomic"
+)
+
+// Inner is a connection that came out of another one: a tunnel that is served as a connection of its own. It has an Info of
+// its own and counts its bytes. It ends as a socket does: Close lets the peer read to the end what was sent, Abort does
+// not.
+type Inner struct {
+	Conn
+	info    Info
+	in, out atomic.Int64
+}
+
+// NewInner gives the tunnel c another Info; nobody uses c itself any more.
+func NewInner(c Conn, info *Info) *Inner { return &Inner{Conn: c, info: *info} }
+
+// Info describes the connection.
+func (i *Inner) Info() *Info { return &i.info }
+
+// Moved tells how many bytes were read and written.
+func (i *Inner) Moved() (in, out int64) { return i.in.Load(), i.out.Load() }
+
+// Read counts what it reads.
+func (i *Inner) Read(b []byte) (int, error) {
+	n, err := i.Conn.Read(b)
+	i.in.Add(int64(n))
+	return n, err
+}
+
+// Write counts what it writes.
+func (i *Inner) Write(b []byte) (int, error) {
+	n, err := i.Conn.Write(b)
+	i.out.Add(int64(n))
+	return n, err
+}
+
+// Close ends both directions, the own one properly.
+func (i *Inner) Close() error {
+	if c, ok := i.Conn.(interface{ CloseBoth() error }); ok {
+		return c.CloseBoth()
+	}
+	return i.Conn.Close()
+}
+
+// CloseWrite ends the sending side.
+func (i *Inner) CloseWrite() error {
+	if w, ok := i.Conn.(CloseWriter); ok {
+		return w.CloseWrite()
+	}
+	return i.Close()
+}
+
+// Abort closes with a reset where that is possible.
+func (i *Inner) Abort() error {
+	if a, ok := i.Conn.(interface{ Abort() error }); ok {
+		return a.Abort()
+	}
+	return i.Conn.Close()
+}
+
+// Interrupt makes waits fail.
+func (i *Inner) Interrupt() { InterrupterOf(i.Conn).Interrupt() }
+
+// PeerGone reports whether the peer has left, if the connection below can tell.
+func (i *Inner) PeerGone() bool {
+	p, ok := i.Conn.(Prober)
+	return ok && p.PeerGone()
+}
+
+// Quiet reports whether nothing has arrived and the peer is still there.
+func (i *Inner) Quiet() bool {
+	q, ok := i.Conn.(interface{ Quiet() bool })
+	return ok && q.Quiet()
+}
+
+var _ interface {
+	Conn
+	CloseWriter
+	Prober
+	Interrupter
+} = (*Inner)(nil)
