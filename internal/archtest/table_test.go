@@ -38,7 +38,8 @@ var rooms = map[string][]string{
 
 	// Parts.
 	"internal/telemetry":  {"internal/config", "internal/exchange"},
-	"internal/cert":       {"internal/config"},
+	"internal/mutual":     {},
+	"internal/cert":       {"internal/config", "internal/mutual"},
 	"internal/entrypoint": {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/http1", "internal/http2"},
 	"internal/middleware": {"internal/config", "internal/conn", "internal/exchange"},
 	"internal/firewall":   {"internal/config", "internal/exchange"},
@@ -49,7 +50,7 @@ var rooms = map[string][]string{
 	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
 	"internal/actor":      {"internal/config", "internal/exchange", "internal/service", "internal/tunnel"},
 	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor"},
-	"internal/worker":     {"internal/conn", "internal/drain", "internal/fabric"},
+	"internal/worker":     {"internal/conn", "internal/exchange", "internal/drain", "internal/tunnel", "internal/mutual", "internal/fabric"},
 	"internal/control":    {"internal/config", "internal/actor", "internal/egress", "api/ateapi", "api/atelet", "api/credprovider"},
 	"internal/store":      {"internal/config"},
 	"internal/fabric":     {"internal/conn"},
@@ -70,7 +71,7 @@ var rooms = map[string][]string{
 	"internal/app":      {anyRoom},
 	"gateway":           {"internal/app", "internal/config", "internal/exchange"},
 	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo"},
-	"cmd/sluice-worker": {"internal/entrypoint", "internal/worker", "internal/tunnel", "internal/conn", "internal/drain", "internal/config"},
+	"cmd/sluice-worker": {"internal/worker", "internal/fabric", "internal/mutual", "internal/conn", "internal/drain"},
 
 	// Test support; refused to everything above by onlyForTests.
 	"internal/gatewaytest": {anyRoom},
