@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -18,6 +19,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/worker"
 )
 
+// version is set when the binary is built for a release.
+var version string
+
 // The exit codes. They are documented and never change.
 const (
 	exitOK     = 0
@@ -29,6 +33,7 @@ const usage = `Usage:
   sluice-worker run --run ID --orders SOCKET [flags]
   sluice-worker left ID      list what exists of a run
   sluice-worker clean ID     remove it: processes, control groups, namespaces
+  sluice-worker version
 
 Flags of run: sluice-worker run --help
 `
@@ -67,6 +72,9 @@ func dispatch(ctx context.Context, args []string, out, errs io.Writer) error {
 		return runCommand(ctx, rest, errs)
 	case "left", "clean":
 		return tidyCommand(ctx, command, rest, out)
+	case "version":
+		_, err := fmt.Fprintln(out, "sluice-worker", cmp.Or(version, "(devel)"))
+		return err
 	case "help", "-h", "--help":
 		_, err := io.WriteString(out, usage)
 		return err

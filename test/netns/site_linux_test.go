@@ -200,10 +200,9 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 // running is a worker's process.
 type running struct {
 	*site
-	cmd    *exec.Cmd
+	*gatewaytest.Process
 	addr   string // of its ingress
 	orders string
-	log    *output
 	client *http.Client
 }
 
@@ -214,27 +213,17 @@ func (s *site) start(name string) *running {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r := &running{site: s, addr: l.Addr().String(), orders: s.path(name), log: &output{said: make(chan struct{}), want: "taking orders"}}
+	r := &running{site: s, addr: l.Addr().String(), orders: s.path(name)}
 	_ = l.Close()
-	r.cmd = command(s.t, "run", "--run", s.run.String(), "--orders", r.orders, "--suspend-drain", "500ms",
+	path, err := binary()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Process = gatewaytest.Run(s.t, path, "run", "--run", s.run.String(), "--orders", r.orders, "--suspend-drain", "500ms",
 		"--atunnel-connect-listen-address", r.addr,
 		"--atunnel-credential-bundle", s.hub.Path("worker", cert.CredentialFile), "--atunnel-trust-bundle", s.hub.Path("worker", cert.TrustFile),
 		"--egress-gateway", s.gateway, "--atunnel-egress-trust-bundle", s.hub.Path("gateway", cert.TrustFile), "--broker", s.path("broker"))
-	r.cmd.Stderr = r.log
-	if err := r.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		if r.cmd.ProcessState == nil {
-			_ = r.cmd.Process.Kill()
-			_ = r.cmd.Wait()
-		}
-	})
-	select {
-	case <-r.log.said:
-	case <-time.After(20 * time.Second):
-		s.t.Fatalf("the worker takes no orders: %s", r.log)
-	}
+	r.Await(s.t, "taking orders")
 	r.client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -242,31 +231,6 @@ func (s *site) start(name string) *running {
 		},
 	}}
 	return r
-}
-
-// output is what a process writes, and tells when it has said something.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-	want string
-	once sync.Once
-	said chan struct{}
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	n, err := o.text.Write(b)
-	if strings.Contains(o.text.String(), o.want) {
-		o.once.Do(func() { close(o.said) })
-	}
-	return n, err
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 func actorOf(ref string) worker.Actor {
@@ -287,7 +251,7 @@ func (r *running) order(what string, body any) {
 	defer response.Body.Close()
 	answer, _ := io.ReadAll(response.Body)
 	if response.StatusCode != http.StatusNoContent {
-		r.t.Fatalf("%s: %s: %s\n%s", what, response.Status, answer, r.log)
+		r.t.Fatalf("%s: %s: %s\n%s", what, response.Status, answer, r.Output())
 	}
 }
 
@@ -335,11 +299,11 @@ func (r *running) get(ref, path string) (string, error) {
 func (r *running) works(ref string) {
 	r.t.Helper()
 	if got, err := r.get(ref, "/"); err != nil || got != ref {
-		r.t.Errorf("the way in to %s: %q, %v\n%s", ref, got, err, r.log)
+		r.t.Errorf("the way in to %s: %q, %v\n%s", ref, got, err, r.Output())
 	}
 	want := "hello from " + ref + " to 203.0.113.7:8443<nil>"
 	if got, err := r.get(ref, "/dial?"+url.Values{"to": {"api.demo.test:8443"}}.Encode()); err != nil || got != want {
-		r.t.Errorf("the way out of %s: %q, %v, want %q\n%s", ref, got, err, want, r.log)
+		r.t.Errorf("the way out of %s: %q, %v, want %q\n%s", ref, got, err, want, r.Output())
 	}
 }
 

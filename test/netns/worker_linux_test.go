@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/fabric"
 )
@@ -32,12 +33,7 @@ func TestWorkersHostActorsAndLeaveNothing(t *testing.T) {
 		t.Errorf("an actor that has moved: %v", err)
 	}
 	for _, r := range []*running{one, two} {
-		if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.cmd.Wait(); err != nil {
-			t.Errorf("it ended with %v: %s", err, r.log)
-		}
+		r.Stop(t)
 	}
 	if left, err := s.run.Left(); err != nil || len(left) > 0 {
 		t.Errorf("%v is left (%v)", left, err)
@@ -56,10 +52,10 @@ func TestCleanAfterKill(t *testing.T) {
 	if len(inodes) != 4 {
 		t.Fatalf("%d namespaces for two actors", len(inodes))
 	}
-	if err := r.cmd.Process.Kill(); err != nil {
+	r.Signal(t, syscall.SIGKILL)
+	if _, err := r.Ended(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	_ = r.cmd.Wait()
 	listed, err := command(t, "left", s.run.String()).Output()
 	if err != nil {
 		t.Fatal(err)
