@@ -21,8 +21,9 @@ TOOL := go tool -modfile=tools/go.mod
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the server: bin/sluice
+build: ## build the server and the worker: bin/sluice, bin/sluice-worker
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice-worker ./cmd/sluice-worker
 
 demo: build ## start a gateway with its bundled demo backend (Ctrl-C ends it)
 	./bin/sluice demo

@@ -40,7 +40,8 @@ var rooms = map[string][]string{
 
 	// Parts.
 	"internal/telemetry":  {"internal/config", "internal/exchange"},
-	"internal/cert":       {"internal/config"},
+	"internal/mutual":     {},
+	"internal/cert":       {"internal/config", "internal/mutual"},
 	"internal/entrypoint": {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/http1", "internal/http2"},
 	"internal/middleware": {"internal/config", "internal/conn", "internal/exchange"},
 	"internal/firewall":   {"internal/config", "internal/exchange"},
@@ -51,10 +52,10 @@ var rooms = map[string][]string{
 	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
 	"internal/actor":      {"internal/config", "internal/exchange", "internal/service", "internal/tunnel"},
 	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor"},
-	"internal/worker":     {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/tunnel"},
+	"internal/worker":     {"internal/conn", "internal/exchange", "internal/drain", "internal/tunnel", "internal/mutual", "internal/fabric"},
 	"internal/control":    {"internal/config", "internal/actor", "internal/egress", "api/ateapi", "api/atelet", "api/atenetx", "api/credprovider"},
 	"internal/store":      {"internal/config"},
-	"internal/fabric":     {"internal/config", "internal/conn"},
+	"internal/fabric":     {"internal/conn"},
 
 	// Assembled.
 	"internal/snapshot": {
@@ -71,8 +72,8 @@ var rooms = map[string][]string{
 	// Top.
 	"internal/app":      {anyRoom},
 	"gateway":           {"internal/app", "internal/config", "internal/exchange"},
-	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/cert", "internal/control", "internal/egress"},
-	"cmd/sluice-worker": {"internal/entrypoint", "internal/worker", "internal/tunnel", "internal/conn", "internal/drain", "internal/config"},
+	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/cert", "internal/control", "internal/egress", "internal/mutual"},
+	"cmd/sluice-worker": {"internal/worker", "internal/fabric", "internal/mutual", "internal/conn", "internal/drain"},
 
 	// Test support; refused to everything above by onlyForTests.
 	"internal/gatewaytest": {anyRoom},
@@ -133,7 +134,7 @@ var walls = []wall{
 	{"go.uber.org/zap", []string{"internal/cert"}, "certmagic speaks zap; it is turned into slog there"},
 	{"github.com/envoyproxy", []string{"internal/envoy"}, "only one room may name an Envoy type"},
 	{"github.com/google/nftables", []string{"internal/worker"}, "the kernel's tables have one owner"},
-	{"github.com/vishvananda", []string{"internal/worker", "internal/fabric"}, "links and namespaces"},
+	{"github.com/vishvananda", []string{"internal/fabric"}, "links and namespaces have one home"},
 	{"github.com/moby", []string{"internal/provider/docker"}, "a provider translates its own source"},
 	{"k8s.io", []string{"internal/provider/kubernetes"}, "a provider translates its own source"},
 	{"google.golang.org/grpc", []string{"api/ateapi", "api/atelet", "api/atenetx", "api/credprovider", "internal/control", "internal/envoy", "internal/telemetry"}, "domain types never carry a transport's"},

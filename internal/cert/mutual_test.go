@@ -147,7 +147,7 @@ func TestRotationUnderHandshakes(t *testing.T) {
 			}
 		}
 	}
-	first := client.Own.Leaf().SerialNumber
+	first := client.Own.Certificate().Leaf.SerialNumber
 	for range 50 {
 		for _, step := range []func(string) error{h.Add, h.Activate, h.Distrust} {
 			if err := step(cert.WorkloadAuthority); err != nil {
@@ -166,7 +166,7 @@ func TestRotationUnderHandshakes(t *testing.T) {
 		total += rounds[i].Load()
 	}
 	t.Logf("%d handshakes over 50 rotations", total)
-	if total < 50*3*2*int64(len(rounds)) || client.Own.Leaf().SerialNumber.Cmp(first) == 0 {
+	if total < 50*3*2*int64(len(rounds)) || client.Own.Certificate().Leaf.SerialNumber.Cmp(first) == 0 {
 		t.Errorf("%d handshakes: the rotations were not observed", total)
 	}
 }
@@ -183,7 +183,7 @@ func TestMutual(t *testing.T) {
 	}
 	server := mutual(t, h, "worker", exactly(routerURI))
 	address := echo(t, server.Server())
-	swap := func(m cert.Mutual, own *cert.Credential, peers *cert.Trust) cert.Mutual {
+	swap := func(m cert.Mutual, own cert.Holder, peers *cert.Trust) cert.Mutual {
 		if own != nil {
 			m.Own = own
 		}

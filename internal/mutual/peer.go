@@ -1,4 +1,8 @@
-package cert
+// Package mutual is how two processes of an installation prove to each other who they are: mutual TLS, by the exact URI of a
+// certificate, with certificate and trust in files that others replace. Its values live as long as their holder, mostly the
+// process. It is apart from issuing certificates, since processes that run beside untrusted programs must prove who they
+// are and must not be able to do more. It knows no actor and decides about no URI.
+package mutual
 
 import (
 	"crypto/tls"
@@ -82,12 +86,15 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsag
 	return nil
 }
 
-// Mutual is how two processes of an installation prove to each other who they are. The configurations that it makes stay
+// Holder is where an own certificate comes from: the one in force, at any moment. A *Credential is one.
+type Holder interface{ Certificate() *tls.Certificate }
+
+// TLS is how one process proves who it is, and whom it believes. The configurations that it makes stay
 // usable for the life of the process: own certificate and trust are read again, for each handshake, from files that others
 // replace. Sessions are never resumed, since a ticket would carry an identity past its end.
-type Mutual struct {
+type TLS struct {
 	// Own is the certificate to show.
-	Own *Credential
+	Own Holder
 	// Peers is who signs the other side's certificates.
 	Peers *Trust
 	// Check says whether the other side's URI is welcome. It is required where URIs are checked.
@@ -100,7 +107,7 @@ type Mutual struct {
 }
 
 // Server requires a client certificate with a welcome URI, unless it is optional.
-func (m Mutual) Server() *tls.Config {
+func (m TLS) Server() *tls.Config {
 	base := m.base()
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c := m.base()
@@ -121,7 +128,7 @@ func (m Mutual) Server() *tls.Config {
 }
 
 // Client requires a server certificate with a welcome URI. Names of hosts play no part.
-func (m Mutual) Client() *tls.Config {
+func (m TLS) Client() *tls.Config {
 	c := m.base()
 	c.InsecureSkipVerify = true // replaced by VerifyConnection, which knows the trust of this very moment
 	c.VerifyConnection = func(s tls.ConnectionState) error {
@@ -131,7 +138,7 @@ func (m Mutual) Client() *tls.Config {
 }
 
 // ClientOf requires a server certificate for a DNS name, as services of an installation have them. Check is not asked.
-func (m Mutual) ClientOf(name string) *tls.Config {
+func (m TLS) ClientOf(name string) *tls.Config {
 	c := m.base()
 	c.ServerName = name
 	c.InsecureSkipVerify = true // replaced by VerifyConnection, which knows the trust of this very moment
@@ -144,17 +151,17 @@ func (m Mutual) ClientOf(name string) *tls.Config {
 	return c
 }
 
-func (m Mutual) base() *tls.Config {
+func (m TLS) base() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		NextProtos:             m.Protocols,
 		SessionTicketsDisabled: true,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.Own.current(), nil },
-		GetClientCertificate:   func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.Own.current(), nil },
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.Own.Certificate(), nil },
+		GetClientCertificate:   func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.Own.Certificate(), nil },
 	}
 }
 
-func (m Mutual) checkURI(s tls.ConnectionState, roots *x509.CertPool, use x509.ExtKeyUsage) error {
+func (m TLS) checkURI(s tls.ConnectionState, roots *x509.CertPool, use x509.ExtKeyUsage) error {
 	uri, err := VerifyURI(s.PeerCertificates, roots, use)
 	if err != nil {
 		return err

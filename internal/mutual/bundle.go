@@ -1,4 +1,4 @@
-package cert
+package mutual
 
 import (
 	"bytes"
@@ -7,9 +7,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 )
+
+// maxFile bounds a file.
+const maxFile = 1 << 20
 
 // Credential is a private key and its certificate in one PEM file (PKCS #8, then the chain, leaf first), which another
 // process replaces from time to time. The last good content stays in force while the file is broken.
@@ -20,6 +24,9 @@ func OpenCredential(name string) (*Credential, error) {
 	c := &Credential{file[*tls.Certificate]{name: name, parse: parseCredential}}
 	return c, c.open()
 }
+
+// Certificate is the certificate in force, with its chain. It must not be changed.
+func (c *Credential) Certificate() *tls.Certificate { return c.current() }
 
 // Leaf is the certificate in force; for tests and views.
 func (c *Credential) Leaf() *x509.Certificate { return c.current().Leaf }
@@ -105,9 +112,12 @@ func (f *file[T]) read() (value T, seen os.FileInfo, err error) {
 	if seen, err = opened.Stat(); err != nil {
 		return value, nil, err
 	}
-	content, err := readAll(opened)
+	content, err := io.ReadAll(io.LimitReader(opened, maxFile+1))
 	if err != nil {
 		return value, nil, err
+	}
+	if len(content) > maxFile {
+		return value, nil, fmt.Errorf("%s is larger than %d bytes", f.name, maxFile)
 	}
 	value, err = f.parse(content)
 	clear(content)
@@ -145,7 +155,7 @@ func parseTrust(content []byte) (*x509.CertPool, error) {
 		if block, rest = pem.Decode(rest); block == nil {
 			break
 		}
-		if block.Type != certificateBlock {
+		if block.Type != "CERTIFICATE" {
 			return nil, fmt.Errorf("an unexpected PEM block %.40q", block.Type)
 		}
 		c, err := x509.ParseCertificate(block.Bytes)

@@ -1,0 +1,78 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/conn"
+)
+
+// Listen binds a TCP address inside the namespace. The listener may be used by any goroutine.
+func (n *Namespace) Listen(addr netip.AddrPort) (*net.TCPListener, error) {
+	var l net.Listener
+	err := n.Do(func() (err error) {
+		lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return n.CheckConn(c) }}
+		l, err = lc.Listen(context.Background(), "tcp", addr.String())
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listening in %s: %w", n.name, err)
+	}
+	return l.(*net.TCPListener), nil
+}
+
+// Dial connects from inside the namespace. Only making the socket happens there, so that slow peers hold up nobody.
+func (n *Namespace) Dial(ctx context.Context, to netip.AddrPort) (*conn.Raw, error) {
+	family := unix.AF_INET
+	if to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd := -1
+	err := n.Do(func() (err error) {
+		fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+		return os.NewSyscallError("socket", err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dialing in %s: %w", n.name, err)
+	}
+	if err := n.Check(fd); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	c, err := conn.Connect(ctx, fd, to)
+	if err != nil {
+		return nil, fmt.Errorf("dialing %s in %s: %w", to, n.name, err)
+	}
+	return c, nil
+}
+
+// Start starts a command whose process begins inside the namespace.
+func (n *Namespace) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
+
+// Check returns nil if a socket belongs to the namespace, otherwise ErrForeign.
+func (n *Namespace) Check(fd int) error {
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return fmt.Errorf("asking a socket for its network namespace: %w", err)
+	}
+	if cookie != n.cookie {
+		return fmt.Errorf("%s: %w: cookie %d instead of %d", n.name, ErrForeign, cookie, n.cookie)
+	}
+	return nil
+}
+
+// CheckConn is Check for a connection or listener of the standard library.
+func (n *Namespace) CheckConn(c syscall.RawConn) error {
+	var err error
+	if cerr := c.Control(func(fd uintptr) { err = n.Check(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
