@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -124,6 +125,30 @@ func (d *decoder) checkConnectRouter(s *Service, r *Router, title string) {
 			}
 		}
 	}
+}
+
+// proxy decodes the URL of the proxy that backends are reached through.
+func (d *decoder) proxy(o *object, lb *LoadBalancer) string {
+	t := o.str("proxy", false)
+	var s Server
+	switch {
+	case !t.ok:
+		return ""
+	case strings.HasPrefix(strings.ToLower(t.s), "https:"):
+		d.later(t.at, "a proxy that is spoken TLS with is", "this release speaks HTTP/1.1 (http://) or HTTP/2 (h2c://) in clear text to proxies")
+		return ""
+	case !d.backend(t, o.title, &s):
+		return ""
+	case s.Scheme != "http" && s.Scheme != "h2c" || s.Base != "" || strings.HasPrefix(s.Addr, "unix:"):
+		d.bad(t, CodeURL, "proxy in %s must be http://host:port or h2c://host:port", o.title)
+		return ""
+	}
+	for _, srv := range lb.Servers {
+		if strings.HasPrefix(srv.Addr, "unix:") {
+			d.fail(CodeConflict, srv.Pos, "a backend on this machine, of %s, cannot be reached through a proxy", o.title)
+		}
+	}
+	return s.Scheme + "://" + s.Addr
 }
 
 func connectTree(c *Connect) any {
