@@ -137,6 +137,9 @@ func (d *decoder) proxy(o *object, lb *LoadBalancer) string {
 	case strings.HasPrefix(strings.ToLower(t.s), "https:"):
 		d.later(t.at, "a proxy that is spoken TLS with is", "this release speaks HTTP/1.1 (http://) or HTTP/2 (h2c://) in clear text to proxies")
 		return ""
+	case strings.Contains(t.s, "@"):
+		d.later(t.at, "credentials for a proxy, as in "+o.title+", are", "this release reaches proxies that ask for none")
+		return ""
 	case !d.backend(t, o.title, &s):
 		return ""
 	case s.Scheme != "http" && s.Scheme != "h2c" || s.Base != "" || strings.HasPrefix(s.Addr, "unix:"):
