@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/snapshot"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
+	"github.com/sluice-proxy/sluice/internal/tunnel"
 	"github.com/sluice-proxy/sluice/internal/websocket"
 )
 
@@ -52,6 +53,7 @@ type App struct {
 
 	clock    *conn.Clock
 	registry *service.Registry
+	proxies  *tunnel.Pool[string] // by the proxy's URL
 	limits   *middleware.Limits
 	channels *websocket.Hub
 	checker  *service.Checker
@@ -140,7 +142,8 @@ func newApp(o Options) *App {
 		opts: o, log: o.Logger, began: time.Now(), clock: conn.NewClock(),
 		proposals: make(chan proposal), stopping: make(chan struct{}), forcing: make(chan struct{}), done: make(chan struct{}),
 	}
-	a.registry = service.NewRegistry(a.clock, a.dialFunc())
+	a.proxies = tunnel.NewPool[string](tunnel.Limits{IdleTimeout: proxyIdle}, a.clock)
+	a.registry = service.NewRegistry(a.clock, a.dialFunc(), a.viaProxy)
 	a.limits = middleware.NewLimits()
 	a.channels = websocket.NewHub()
 	a.checker = service.NewChecker(a.log)
@@ -157,6 +160,7 @@ func (a *App) addParts() {
 	a.group.Add(drain.Part{Name: "clock", Run: a.clock.Run})
 	a.group.Add(drain.Part{Name: "access log", Run: func(ctx context.Context) error { a.access.Run(ctx); return nil }})
 	a.group.Add(drain.Part{Name: "certificates", Run: a.certs.Run})
+	a.group.Add(drain.Part{Name: "proxies", Stop: func(context.Context) error { a.proxies.Close(); return nil }})
 	a.group.Add(drain.Part{Name: "health checks", Stop: func(context.Context) error { a.checker.Close(); return nil }})
 	a.group.Add(drain.Part{Name: "management", Stop: func(ctx context.Context) error { a.admin.Close(ctx); return nil }})
 	a.group.Add(drain.Part{Name: "applier", Run: a.apply})

@@ -97,7 +97,7 @@ func newGateway(t testing.TB, m mode, o options, backends ...string) *gateway {
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { _ = clock.Run(ctx); close(stopped) }()
-	reg := service.NewRegistry(clock, nil)
+	reg := service.NewRegistry(clock, nil, nil)
 	lb, err := service.New(serviceOf(o, backends), reg)
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,7 @@ func check(t *testing.T, cfg *config.Service) string {
 	log := make(lines, 100)
 	checker := service.NewChecker(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	defer checker.Close()
-	checker.Apply(balancer(t, cfg, service.NewRegistry(conn.NewClock(), nil)).Checks())
+	checker.Apply(balancer(t, cfg, service.NewRegistry(conn.NewClock(), nil, nil)).Checks())
 	return log.next(t)
 }
 

@@ -20,7 +20,7 @@ import (
 // TestGenerationsShare: what a reload keeps is the same thing before and after, and goes with its last user.
 func TestGenerationsShare(t *testing.T) {
 	clock := conn.NewClock()
-	reg := service.NewRegistry(clock, nil)
+	reg := service.NewRegistry(clock, nil, nil)
 	one := balancer(t, letters(config.RoundRobin, 1, 1), reg)
 	held := pick(t, one, nil)
 
@@ -130,7 +130,7 @@ func TestPoolDials(t *testing.T) {
 	reg := service.NewRegistry(conn.NewClock(), func(_ context.Context, a string) (net.Conn, error) {
 		addr = a
 		return nil, errors.New("no route")
-	})
+	}, nil)
 	l := pick(t, balancer(t, letters(config.RoundRobin, 1), reg), nil)
 	defer l.Done(service.Refused)
 	if _, err := l.Backend.Pool.Get(dialing{}, false); err == nil || addr != "a:80" {
