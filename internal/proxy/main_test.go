@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http2"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
@@ -109,7 +110,8 @@ func newGateway(t testing.TB, m mode, o options, backends ...string) *gateway {
 	if o.server != nil {
 		o.server(set)
 	}
-	srv := http1.NewServer(set, clock, nil)
+	two := http2.NewServer(&http2.Settings{Handler: g, WriteIdleTimeout: 10 * time.Second, BodyIdleTimeout: 10 * time.Second, MaxStreams: 250}, clock)
+	srv := http1.NewServer(set, clock, two.ServeConnWith)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

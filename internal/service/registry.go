@@ -101,7 +101,7 @@ func (r *Registry) newPool(p *pooled) *Pool {
 	if p.key.scheme != "h2c" && !t.ALPN.Has(config.HTTP2) {
 		return pool
 	}
-	pool.alone = p.key.scheme == "h2c" || !t.ALPN.Has(config.HTTP1)
+	pool.alone = p.key.scheme == "h2c" || t.ALPN == config.HTTP2
 	pool.http2 = http2.NewPool(http2.PoolConfig{
 		Dialer:      &conn.Dialer{Addr: p.key.addr, TLS: p.offering(t.ALPN.Names()...), Timeout: t.ConnectTimeout, Dial: one.Dial},
 		Client:      http2.ClientSettings{PingInterval: t.PingInterval, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge},

@@ -74,6 +74,9 @@ func TestPoolKeys(t *testing.T) {
 		{"another scheme", nil, https, false},
 		{"another limit", nil, func(c *config.Service) { c.LoadBalancer.Transport.MaxConnections = 1 }, false},
 		{"a TLS name in clear text", nil, func(c *config.Service) { c.LoadBalancer.Transport.ServerName = "x" }, true},
+		{"HTTP/2 in clear text", nil, func(c *config.Service) { c.LoadBalancer.Servers[0].Scheme = "h2c" }, false},
+		{"another offer", https, func(c *config.Service) { c.LoadBalancer.Transport.ALPN = config.HTTP2 }, false},
+		{"an offer in clear text", nil, func(c *config.Service) { c.LoadBalancer.Transport.ALPN = config.HTTP2 }, true},
 		{"another TLS name", https, func(c *config.Service) { c.LoadBalancer.Transport.ServerName = "x" }, false},
 		{"the same TLS name, written", https, func(c *config.Service) { c.LoadBalancer.Servers[0].Host = "a:443" }, true},
 	} {
