@@ -129,6 +129,9 @@ func (s *controlServer) DeleteWorker(ctx context.Context, r *ateapi.DeleteWorker
 		return nil, err
 	}
 	w, err := s.plane.DeleteWorker(ctx, ref.Name, decodeOptions(r.GetOptions()))
+	if err == nil {
+		s.hosts.drop(ref.Name)
+	}
 	return answer(encodeWorker, w, err)
 }
 

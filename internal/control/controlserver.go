@@ -13,6 +13,7 @@ import (
 type controlServer struct {
 	ateapi.UnimplementedControlServer
 	plane Plane
+	hosts *Hosts
 }
 
 // answer translates a result, unless there is an error.

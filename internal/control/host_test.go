@@ -322,7 +322,7 @@ func TestDrainOverTheWire(t *testing.T) {
 	_, _, err := s.admin.ResumeActor(ctx, other)
 	wantCode(t, "on a worker that drains", err, actor.ResourceExhausted)
 	w.end()
-	s.attach(t, "w1", 2, 1)
+	w = s.attach(t, "w1", 2, 1)
 	_, _, err = s.admin.ResumeActor(ctx, other)
 	wantCode(t, "when it has come back", err, actor.ResourceExhausted)
 	if a, err := s.admin.GetActor(ctx, a1); err != nil || a.State != actor.Running {
@@ -331,9 +331,15 @@ func TestDrainOverTheWire(t *testing.T) {
 	if all, err := s.admin.ListHosted(ctx, "w1"); err != nil || len(all) != 1 || all[0].Ref != a1 || all[0].UID == "" {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if _, err := s.admin.DeleteWorker(ctx, "w1", actor.Terms{}); err != nil {
+	deleted, err := s.admin.DeleteWorker(ctx, "w1", actor.Terms{})
+	if err != nil {
 		t.Error(err)
 	}
+	// It lives and comes back by itself, as another that does not drain.
+	if again := <-w.attached; again.UID == deleted.UID || again.Draining || again.Hosted != 0 {
+		t.Errorf("it comes back as %+v", again)
+	}
+	s.resume(t, other)
 	if a, err := s.admin.GetActor(ctx, a1); err != nil || a.State != actor.Crashed {
 		t.Errorf("%v, %v", a.State, err)
 	}

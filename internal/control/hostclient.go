@@ -41,7 +41,8 @@ type HostOptions struct {
 	Sandboxes Sandboxes
 	// Exits are taken while the worker is attached, and told then or when it is again; nil tells none.
 	Exits <-chan Exit
-	// Attached is called each time that the control plane has taken the worker; nil is not.
+	// Attached is called each time that the control plane has taken the worker, before orders come; nil is not. With another UID
+	// than the time before the worker was deleted meanwhile, and whatever still runs on it is nobody's: it has to be ended.
 	Attached func(actor.Worker)
 	Log      *slog.Logger // nil discards
 }

@@ -143,6 +143,15 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text, "")
 }
 
+// drop ends the stream of a worker that is not known any more. One that lives attaches again, as another.
+func (h *Hosts) drop(worker string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if x := h.hosts[worker]; x != nil {
+		x.end()
+	}
+}
+
 // Close ends all streams and waits for their end. No worker attaches after it.
 func (h *Hosts) Close() {
 	h.mu.Lock()
@@ -232,7 +241,7 @@ func (s *hostServer) Attach(stream atenetx.Host_AttachServer) error {
 		case err := <-received:
 			return err
 		case <-x.ended:
-			return status.Error(codes.Aborted, "another stream of this worker has begun, or the control plane is stopping")
+			return status.Error(codes.Aborted, "another stream of this worker has begun, the worker was deleted, or the control plane is stopping")
 		case <-expired.C:
 			return status.Error(codes.Unauthenticated, "the client certificate has ended")
 		}

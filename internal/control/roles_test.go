@@ -196,10 +196,10 @@ func TestIdentityEnds(t *testing.T) {
 func TestForeignClient(t *testing.T) {
 	s := newSystem(t)
 	made := s.create(t, a1)
-	c := s.config(t, s.credential(t, s.path("egress", "podidentity.podcert.ate.dev", cert.CredentialFile)))
-	transport := &http.Transport{TLSClientConfig: c, ForceAttemptHTTP2: true}
-	defer transport.CloseIdleConnections()
-	post := func(method string, m proto.Message) (*http.Response, []byte) {
+	post := func(who, method string, m proto.Message) (*http.Response, []byte) {
+		c := s.config(t, s.credential(t, s.path(who, "podidentity.podcert.ate.dev", cert.CredentialFile)))
+		transport := &http.Transport{TLSClientConfig: c, ForceAttemptHTTP2: true, DisableKeepAlives: true}
+		defer transport.CloseIdleConnections()
 		raw, err := proto.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
@@ -222,23 +222,19 @@ func TestForeignClient(t *testing.T) {
 		}
 		return resp, body
 	}
-	resp, body := post("/ateapi.Control/GetActor", &ateapi.GetActorRequest{Actor: &ateapi.ObjectRef{Atespace: "demo", Name: "a1"}})
+	resp, body := post("egress", "/ateapi.Control/GetActor", &ateapi.GetActorRequest{Actor: &ateapi.ObjectRef{Atespace: "demo", Name: "a1"}})
 	var a ateapi.Actor
 	if resp.ProtoMajor != 2 || resp.Trailer.Get("Grpc-Status") != "0" || len(body) < 5 || proto.Unmarshal(body[5:], &a) != nil || a.GetMetadata().GetUid() != made.UID {
 		t.Errorf("%v, trailer %v, %q", resp.Status, resp.Trailer, body)
 	}
-	resp, _ = post("/ateapi.Control/GetActor", &ateapi.GetActorRequest{Actor: &ateapi.ObjectRef{Atespace: "demo", Name: "none"}})
+	resp, _ = post("egress", "/ateapi.Control/GetActor", &ateapi.GetActorRequest{Actor: &ateapi.ObjectRef{Atespace: "demo", Name: "none"}})
 	if got := resp.Header.Get("Grpc-Status") + resp.Trailer.Get("Grpc-Status"); got != "5" {
 		t.Errorf("what is not there: %q", got)
 	}
 	// A policy with a field that is not known is not taken.
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return s.credential(t, s.path("admin", "podidentity.podcert.ate.dev", cert.CredentialFile)), nil
-	}
-	transport.CloseIdleConnections()
 	p := &ateapi.EgressPolicy{Metadata: &ateapi.ResourceMetadata{Name: "default", Atespace: "demo"}, Rules: []*ateapi.EgressRule{{Http: &ateapi.HTTPRule{Hostnames: []string{"a.test"}}}}}
 	p.GetRules()[0].GetHttp().ProtoReflect().SetUnknown([]byte{0x48, 1}) // field 9
-	resp, _ = post("/ateapi.Control/CreateActorEgressPolicy", &ateapi.CreateActorEgressPolicyRequest{Actor: &ateapi.ObjectRef{Atespace: "demo", Name: "a1"}, EgressPolicy: p})
+	resp, _ = post("admin", "/ateapi.Control/CreateActorEgressPolicy", &ateapi.CreateActorEgressPolicyRequest{Actor: &ateapi.ObjectRef{Atespace: "demo", Name: "a1"}, EgressPolicy: p})
 	if got := resp.Header.Get("Grpc-Status") + resp.Trailer.Get("Grpc-Status"); got != "3" {
 		t.Errorf("a policy with an unknown field: %q %q", got, resp.Header.Get("Grpc-Message"))
 	}

@@ -75,7 +75,7 @@ func NewServer(o ServerOptions) *Server {
 			return status.Error(codes.Unimplemented, "the method is not carried")
 		}),
 	)
-	ateapi.RegisterControlServer(s.grpc, &controlServer{plane: o.Plane})
+	ateapi.RegisterControlServer(s.grpc, &controlServer{plane: o.Plane, hosts: o.Hosts})
 	ateapi.RegisterWorkerServiceServer(s.grpc, &workerServer{plane: o.Plane})
 	atenetx.RegisterHostServer(s.grpc, &hostServer{plane: o.Plane, hosts: o.Hosts, log: o.Log})
 	return s
