@@ -49,6 +49,15 @@ type Counts struct {
 	Refused atomic.Int64 // tunnels refused: the actor did not take them, or has too many
 }
 
+// Values are the counts by name, for operators.
+func (c *Counts) Values() map[string]int64 {
+	return map[string]int64{
+		"captured_carried": c.Carried.Load(), "captured_loop": c.Loops.Load(), "captured_foreign": c.Foreign.Load(),
+		"captured_unknown": c.Unknown.Load(), "captured_full": c.Full.Load(), "captured_failed": c.Failed.Load(),
+		"tunnel_carried": c.Tunnels.Load(), "tunnel_stale": c.Stale.Load(), "tunnel_refused": c.Refused.Load(),
+	}
+}
+
 // capture accepts the connections of one actor and carries them out.
 type capture struct {
 	listener *net.TCPListener

@@ -38,9 +38,10 @@ const (
 )
 
 const (
-	maxOrder     = 1 << 20 // bytes
-	maxEnded     = 1024    // kept while nobody asks; the oldest are dropped
-	orderTimeout = 10 * time.Second
+	maxOrder     = 1 << 20          // bytes
+	maxEnded     = 1024             // kept while nobody asks; the oldest are dropped
+	orderTimeout = 10 * time.Second // for the head of an order
+	activateTime = 2 * time.Minute
 )
 
 // Orders serves a worker's orders: JSON by HTTP, over a Unix socket that its user alone may use. There is no other
@@ -102,6 +103,7 @@ func (o *Orders) Serve(ctx context.Context, l net.Listener, w *Worker) error {
 	mux.HandleFunc("POST /v1/suspend", func(rw http.ResponseWriter, r *http.Request) { o.byUID(rw, r, w.Suspend) })
 	mux.HandleFunc("POST /v1/terminate", func(rw http.ResponseWriter, r *http.Request) { o.byUID(rw, r, w.Terminate) })
 	mux.HandleFunc("GET /v1/actors", func(rw http.ResponseWriter, _ *http.Request) { answer(rw, w.Actors()) })
+	mux.HandleFunc("GET /v1/counts", func(rw http.ResponseWriter, _ *http.Request) { answer(rw, w.Counts().Values()) })
 	mux.HandleFunc("GET /v1/ended", func(rw http.ResponseWriter, r *http.Request) { o.report(ctx, rw, r) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: orderTimeout, MaxHeaderBytes: 16 << 10}
 	stopped := make(chan error, 1)
@@ -137,7 +139,9 @@ func (o *Orders) activate(rw http.ResponseWriter, r *http.Request) {
 		defer f.Close() // the process has its own
 		order.Program.Output = f
 	}
-	if err := o.w.Activate(r.Context(), order.Spec); err != nil {
+	ctx, cancel := context.WithTimeout(r.Context(), activateTime)
+	defer cancel()
+	if err := o.w.Activate(ctx, order.Spec); err != nil {
 		refuse(rw, err)
 		return
 	}

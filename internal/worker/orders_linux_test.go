@@ -107,6 +107,7 @@ func TestOrders(t *testing.T) {
 		{"activate", "POST", "/v1/activate", s, 204, ""},
 		{"again", "POST", "/v1/activate", s, 409, `"code":"already_active"`},
 		{"who", "GET", "/v1/actors", nil, 200, `[{"Ref":"demo/a","UID":"uid-demo-a"}]`},
+		{"counts", "GET", "/v1/counts", nil, 200, `"captured_carried":0`},
 		{"suspend", "POST", "/v1/suspend", s.Actor, 204, ""},
 		{"nobody again", "GET", "/v1/actors", nil, 200, `[]`},
 		{"thaw", "POST", "/v1/activate", frozen, 204, ""},

@@ -15,9 +15,9 @@ import (
 // directories of runs and of secrets, other processes and devices, the tables of control groups.
 const (
 	newRoot    = "/run/netns" // covered in the actor's own view only; nothing that an actor may see is below it
-	rootLimit  = "size=4m,mode=755"
-	tempLimit  = "size=64m,mode=1777"
-	shmLimit   = "size=64m,mode=1777"
+	rootLimit  = "size=4m,nr_inodes=4096,mode=755"
+	tempLimit  = "size=64m,nr_inodes=16384,mode=1777"
+	shmLimit   = "size=64m,nr_inodes=1024,mode=1777"
 	readOnly   = unix.MS_RDONLY
 	restricted = unix.MS_NOSUID | unix.MS_NODEV
 )
