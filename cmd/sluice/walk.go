@@ -75,6 +75,7 @@ type walkService struct {
 	Health   *walkHealth   `json:"health_check"` // null: not probed
 	Timeouts walkTimeouts  `json:"timeouts"`
 	PassHost bool          `json:"pass_host"`
+	LeadsTo  string        `json:"leads_to,omitempty"` // of CONNECT, instead of backends
 }
 
 type walkBackend struct {
@@ -158,6 +159,7 @@ func newWalk(cfg *config.Config, a *app.Answer) (*walk, error) {
 	w.Service = &walkService{
 		Name: a.Service.Name, Strategy: lb.Strategy, Backends: lb.Servers, Health: lb.HealthCheck, PassHost: s.PassHost,
 		Timeouts: walkTimeouts{Connect: s.Transport.Connect, Request: lb.Request, StreamIdle: lb.StreamIdle, StreamTotal: lb.StreamTotal},
+		LeadsTo:  leadsTo(a.Service.Connect),
 	}
 	return w, nil
 }
@@ -214,12 +216,16 @@ func (w *walk) text() string {
 	if s := w.Service; s != nil {
 		fmt.Fprintf(&b, "\nService %s\n", s.Name)
 		table(s.rows(w.connection())...)
-		fmt.Fprintln(&b, "\nBackends")
+		if s.LeadsTo == "" {
+			fmt.Fprintln(&b, "\nBackends")
+		}
 		rows := [][]string{{"URL", "WEIGHT"}}
 		for _, e := range s.Backends {
 			rows = append(rows, []string{e.URL, fmt.Sprint(e.Weight)})
 		}
-		table(rows...)
+		if s.LeadsTo == "" {
+			table(rows...)
+		}
 	}
 	if r := w.Refusal; r != nil && r.Status == 0 {
 		fmt.Fprintf(&b, "\nClosed: %s (%s)\n", r.Code, r.Message)
@@ -234,7 +240,21 @@ func (w *walk) text() string {
 // connection reports whether the walk is that of a connection.
 func (w *walk) connection() bool { return w.Entrypoint.Protocol == string(config.TCP) }
 
+// leadsTo says where a service leads CONNECTs; "" to backends.
+func leadsTo(c *config.Connect) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Entrypoint != "":
+		return "entrypoint " + c.Entrypoint
+	}
+	return fmt.Sprintf("the destination asked for, on ports %v", c.Ports)
+}
+
 func (s *walkService) rows(connection bool) [][]string {
+	if s.LeadsTo != "" {
+		return [][]string{{"leads to", s.LeadsTo}}
+	}
 	health := "none"
 	switch h := s.Health; {
 	case h != nil && h.Path == "":

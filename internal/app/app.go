@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/service"
 	"github.com/sluice-proxy/sluice/internal/snapshot"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
+	"github.com/sluice-proxy/sluice/internal/tunnel"
 )
 
 // Options say how a process is to run. Only what cannot change without a restart is here.
@@ -51,6 +52,7 @@ type App struct {
 
 	clock    *conn.Clock
 	registry *service.Registry
+	proxies  *tunnel.Pool[string] // by the proxy's URL
 	limits   *middleware.Limits
 	checker  *service.Checker
 	metrics  *telemetry.Metrics
@@ -138,7 +140,8 @@ func newApp(o Options) *App {
 		opts: o, log: o.Logger, began: time.Now(), clock: conn.NewClock(),
 		proposals: make(chan proposal), stopping: make(chan struct{}), forcing: make(chan struct{}), done: make(chan struct{}),
 	}
-	a.registry = service.NewRegistry(a.clock, a.dialFunc())
+	a.proxies = tunnel.NewPool[string](tunnel.Limits{IdleTimeout: proxyIdle}, a.clock)
+	a.registry = service.NewRegistry(a.clock, a.dialFunc(), a.viaProxy)
 	a.limits = middleware.NewLimits()
 	a.checker = service.NewChecker(a.log)
 	a.metrics = telemetry.NewMetrics()
@@ -154,6 +157,7 @@ func (a *App) addParts() {
 	a.group.Add(drain.Part{Name: "clock", Run: a.clock.Run})
 	a.group.Add(drain.Part{Name: "access log", Run: func(ctx context.Context) error { a.access.Run(ctx); return nil }})
 	a.group.Add(drain.Part{Name: "certificates", Run: a.certs.Run})
+	a.group.Add(drain.Part{Name: "proxies", Stop: func(context.Context) error { a.proxies.Close(); return nil }})
 	a.group.Add(drain.Part{Name: "health checks", Stop: func(context.Context) error { a.checker.Close(); return nil }})
 	a.group.Add(drain.Part{Name: "management", Stop: func(ctx context.Context) error { a.admin.Close(ctx); return nil }})
 	a.group.Add(drain.Part{Name: "applier", Run: a.apply})

@@ -296,6 +296,7 @@ type Transport struct {
 	MaxRequests    int           // requests after which a connection is not used again; 0 no limit
 	MaxAge         time.Duration // time after which it is not; 0 no limit
 	SendProxy      int           // version of the PROXY protocol header sent to tcp backends; 0 none
+	Proxy          string        // http:// or h2c://host:port of an HTTP proxy that backends are reached through by CONNECT; "" none
 }
 
 // Middleware is one named policy. Exactly one of the typed blocks is set, chosen by Type.

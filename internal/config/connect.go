@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -118,12 +119,38 @@ func (d *decoder) checkConnectRouter(s *Service, r *Router, title string) {
 	case r.Protocol == CONNECT && s.Connect == nil:
 		for _, srv := range s.LoadBalancer.Servers {
 			if srv.Scheme != "tcp" {
-				d.fail(CodeConflict, srv.Pos, "%s leads CONNECT to services %s, whose backends are not all tcp://host:port", title, strconv.Quote(s.Name)).Hint =
-					`a service with connect {} leads where the client asks for`
+				d.fail(CodeConflict, srv.Pos, "%s leads CONNECT to services %s, whose backends are not all tcp://host:port", title, strconv.Quote(s.Name)).Hint = `a service with connect {} leads where the client asks for`
 				return
 			}
 		}
 	}
+}
+
+// proxy decodes the URL of the proxy that backends are reached through.
+func (d *decoder) proxy(o *object, lb *LoadBalancer) string {
+	t := o.str("proxy", false)
+	var s Server
+	switch {
+	case !t.ok:
+		return ""
+	case strings.HasPrefix(strings.ToLower(t.s), "https:"):
+		d.later(t.at, "a proxy that is spoken TLS with is", "this release speaks HTTP/1.1 (http://) or HTTP/2 (h2c://) in clear text to proxies")
+		return ""
+	case strings.Contains(t.s, "@"):
+		d.later(t.at, "credentials for a proxy, as in "+o.title+", are", "this release reaches proxies that ask for none")
+		return ""
+	case !d.backend(t, o.title, &s):
+		return ""
+	case s.Scheme != "http" && s.Scheme != "h2c" || s.Base != "" || strings.HasPrefix(s.Addr, "unix:"):
+		d.bad(t, CodeURL, "proxy in %s must be http://host:port or h2c://host:port", o.title)
+		return ""
+	}
+	for _, srv := range lb.Servers {
+		if strings.HasPrefix(srv.Addr, "unix:") {
+			d.fail(CodeConflict, srv.Pos, "a backend on this machine, of %s, cannot be reached through a proxy", o.title)
+		}
+	}
+	return s.Scheme + "://" + s.Addr
 }
 
 func connectTree(c *Connect) any {

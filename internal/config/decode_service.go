@@ -166,6 +166,7 @@ func (d *decoder) transport(o *object, lb *LoadBalancer) {
 	tr.PingInterval = o.duration("ping_interval", 0)
 	tr.MaxRequests = o.count("max_requests", 0, 1, math.MaxInt32)
 	tr.MaxAge = o.duration("max_age", 0)
+	tr.Proxy = d.proxy(o, lb)
 	version, t := enum(o, "send_proxy", "", "v1", "v2")
 	if lb.SendProxyPos = t.at; version != "" {
 		tr.SendProxy = int(version[1] - '0')

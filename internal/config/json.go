@@ -185,6 +185,7 @@ func serviceTree(s *Service) any {
 			"cert_file": orNull(lb.Transport.CertFile), "key_file": orNull(lb.Transport.KeyFile), "alpn": lb.Transport.ALPN.Names(),
 			"ping_interval": when(lb.Transport.PingInterval > 0, dur(lb.Transport.PingInterval)), "max_age": when(lb.Transport.MaxAge > 0, dur(lb.Transport.MaxAge)),
 			"max_requests": when(lb.Transport.MaxRequests > 0, lb.Transport.MaxRequests),
+			"proxy":        orNull(lb.Transport.Proxy),
 			"send_proxy":   when(lb.Transport.SendProxy > 0, fmt.Sprintf("v%d", lb.Transport.SendProxy)),
 		},
 		"connect": connectTree(s.Connect),

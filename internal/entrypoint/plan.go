@@ -138,11 +138,14 @@ func (p *Plan) bind(ctx context.Context, name string, a address, leaving []*sock
 	}
 	s := p.set
 	sock := newSocket(a, s.log)
+	if a.tunnel {
+		sock.bound = tunnelAddr{}
+		p.created = append(p.created, sock)
+		return sock, nil
+	}
 	took, err := s.setup.Inherited.take(sock, name, s.acceptRaw)
 	switch {
 	case err != nil || took:
-	case a.tunnel:
-		sock.bound = tunnelAddr{}
 	case s.setup.Listen != nil:
 		err = sock.bindPlain(ctx, s.setup.Listen)
 	default:

@@ -22,6 +22,8 @@ const (
 	PeerChallengeServer = "pebble-challtestsrv"
 	// PeerH2Spec is the HTTP/2 conformance tester.
 	PeerH2Spec = "h2spec"
+	// PeerEnvoy is the real Envoy.
+	PeerEnvoy = "envoy"
 )
 
 // cached maps a peer to the files that prove it is installed, the first of which
@@ -33,6 +35,7 @@ var cached = map[string][]string{
 	PeerPebble:          {"bin/pebble", "bin/pebble-2.10.3"},
 	PeerChallengeServer: {"bin/pebble-challtestsrv", "bin/pebble-2.10.3"},
 	PeerH2Spec:          {"bin/h2spec"},
+	PeerEnvoy:           {"bench/venv/bin/envoy", "bench/venv/envoy-1.40.0"},
 }
 
 // Peer returns the path of a foreign program (nginx, apache2, curl, node) or of

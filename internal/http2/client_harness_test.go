@@ -1,5 +1,7 @@
 package http2_test
 
+//lint:file-ignore SA1019 the foreign server is chosen because it takes any connection
+
 import (
 	"bytes"
 	"context"

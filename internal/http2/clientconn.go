@@ -75,10 +75,12 @@ type ClientConn struct {
 	lastID    uint32 // the last stream that it will serve, by GOAWAY
 	leaving   bool   // it has sent GOAWAY
 	retired   bool   // no new streams, for a reason of ours
+	alone     bool   // none before the first one is out
 	err       error  // why the connection is over
 	heard     time.Time
-	heardAny  bool // something has come since the clock's last visit
-	asked     time.Time
+	heardAny  bool      // something has come since the clock's last visit
+	asked     time.Time // a PING is not answered since then; zero: none is out
+	vouched   time.Time // the last one was, then
 	idleSince time.Time // no stream is open; zero: one is
 }
 
@@ -240,7 +242,7 @@ func (c *ClientConn) settle() {
 
 // usable reports whether new streams may be promised. The lock is held.
 func (c *ClientConn) usable() bool {
-	return c.known && c.err == nil && c.phase == open && !c.leaving && !c.retired && c.asked.IsZero()
+	return c.known && c.err == nil && c.phase == open && !c.leaving && !c.retired && !c.alone && c.asked.IsZero()
 }
 
 // Open promises a stream, if the connection has room for one. Each is given back by its Release.

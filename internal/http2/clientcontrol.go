@@ -3,6 +3,7 @@ package http2
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -71,11 +72,15 @@ func (c *ClientConn) flows(yield func(*flow) bool) {
 
 // onPing answers a PING (RFC 9113 §6.7). The answer to ours is a sign of life like every other frame.
 func (c *ClientConn) onPing(f *frame) *connError {
-	if err := pingFrame(f); err != nil || f.flags&flagAck != 0 {
+	if err := pingFrame(f); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if f.flags&flagAck != 0 {
+		c.vouched = time.Now()
+		return nil
+	}
 	return c.pong(f)
 }
 

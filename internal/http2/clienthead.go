@@ -2,6 +2,7 @@ package http2
 
 import (
 	"io"
+	"strings"
 
 	"golang.org/x/net/http2/hpack"
 
@@ -26,8 +27,9 @@ func (h *responseHead) reset() {
 	*h = responseHead{length: -1, block: h.block[:0], fields: h.fields}
 }
 
-// field takes a field in.
+// field takes a field in. Blanks around its value mean nothing, as in HTTP/1.1: many a message of gRPC ends with one.
 func (h *responseHead) field(f hpack.HeaderField, set *ClientSettings) {
+	f.Value = strings.Trim(f.Value, " \t")
 	switch {
 	case h.bad != "":
 	case f.IsPseudo():
@@ -37,7 +39,7 @@ func (h *responseHead) field(f hpack.HeaderField, set *ClientSettings) {
 	case !lowerName(f.Name):
 		h.bad = "field name is not a token in lower case"
 	case !exchange.ValidValue(f.Value):
-		h.bad = "field value has a forbidden byte, or a blank at an end"
+		h.bad = "field value has a forbidden byte"
 	default:
 		h.begun = true
 		h.regular(f, set)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -196,6 +197,7 @@ func (c *ClientConn) field(f hpack.HeaderField) {
 	case b.kind == headBlock:
 		c.head.field(f, c.set)
 	case b.kind == trailerBlock && b.bad == "":
+		f.Value = strings.Trim(f.Value, " \t")
 		b.trailer(f, large)
 	}
 }

@@ -204,6 +204,7 @@ func (s *ClientStream) begin(q requestFrame, end bool) error {
 	s.body.onReceipt = true
 	s.ended = end
 	c.streams[s.id] = s
+	c.alone = false
 	c.updates.earn(perStream)
 	s.sent.Store(true)
 	c.block(s.id, s.out, end)
@@ -310,7 +311,7 @@ func (s *ClientStream) next() (p []byte, last bool, err error) {
 		case s.cut.Load():
 			return nil, false, errInterrupted
 		case b.next():
-			return b.cur.b, len(b.pieces) == 0 && b.err == io.EOF, nil
+			return b.cur.b, len(b.pieces) == 0 && b.err == io.EOF && !b.trailers, nil // trailers follow by themselves
 		case b.err == io.EOF:
 			return nil, true, nil
 		case b.err != nil:
@@ -367,6 +368,7 @@ func (s *ClientStream) leave(code http2.ErrCode) {
 	s.giveUp()
 	s.dropBody(true)
 	delete(c.streams, s.id)
+	c.alone = false
 	if c.active--; c.active == 0 {
 		c.idleSince = time.Now()
 	}
@@ -389,14 +391,18 @@ func (s *ClientStream) open() bool {
 	return s.id != 0 && !s.closed && s.c.phase != closing && !(s.ended && s.remoteEnded)
 }
 
-// silence is how long a stream must have waited on a connection that brought nothing for its reset to raise doubts.
-const silence = time.Second
+// silence is how long a stream must have waited on a connection that brought nothing for its reset to raise doubts; trust is
+// for how long an answer dispels them: some servers take PINGs that come more often for an attack.
+const (
+	silence = time.Second
+	trust   = time.Minute
+)
 
 // doubt asks a server for a sign of life that has left a stream without an answer and others, too; until then it gets no
 // new streams. The lock is held.
 func (c *ClientConn) doubt(s *ClientStream) {
 	now := time.Now()
-	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && c.heard.Before(s.opened) {
+	if !s.answered && !c.heardAny && now.Sub(s.opened) > silence && now.Sub(c.heard) > silence && now.Sub(c.vouched) > trust {
 		c.ask(now)
 	}
 }

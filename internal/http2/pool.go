@@ -46,6 +46,7 @@ type flight struct {
 	done  chan struct{}
 	err   error // once done
 	alone bool  // it failed for who has dialed alone
+	fresh bool  // who has dialed wants the first stream
 }
 
 // NewPool returns an empty pool, which the clock visits until Close.
@@ -59,65 +60,52 @@ func NewPool(cfg PoolConfig, clock *conn.Clock) *Pool {
 // fresh insists on one of one's own. When the server has chosen another protocol, who has dialed gets the connection, and
 // the others ErrOther.
 func (p *Pool) Get(by conn.Dialing, fresh bool) (*ClientStream, conn.Dialed, error) {
-	if !fresh {
-		if s := p.open(); s != nil {
-			return s, conn.Dialed{}, nil
-		}
+	s, f, lead, err := p.join(fresh)
+	if s != nil || err != nil {
+		return s, conn.Dialed{}, err
 	}
 	ctx, cancel := by.DialContext()
 	defer cancel()
-	for {
-		f, lead, err := p.join(fresh)
-		if err != nil {
-			return nil, conn.Dialed{}, err
-		}
-		if lead {
-			return p.lead(ctx, by, f)
-		}
+	for !lead {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
 			return nil, conn.Dialed{}, fmt.Errorf("%w: %w", conn.ErrConnect, ctx.Err())
 		}
-		if s := p.open(); s != nil {
-			return s, conn.Dialed{}, nil
-		}
 		if f.err != nil && !f.alone {
 			return nil, conn.Dialed{}, f.err
 		}
-	}
-}
-
-// open opens a stream on the first connection that has room.
-func (p *Pool) open() *ClientStream {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.conns {
-		if s, ok := c.Open(); ok {
-			return s
+		if s, f, lead, err = p.join(fresh); s != nil || err != nil {
+			return s, conn.Dialed{}, err
 		}
 	}
-	return nil
+	f.fresh = fresh
+	return p.lead(ctx, by, f)
 }
 
-// join returns the dial under way, or a new one which the caller makes.
-func (p *Pool) join(fresh bool) (f *flight, lead bool, err error) {
+// join returns a stream on the first connection that has room, or the dial under way, or a new one that the caller makes.
+func (p *Pool) join(fresh bool) (s *ClientStream, f *flight, lead bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for i := 0; i < len(p.conns) && !fresh; i++ {
+		if s, ok := p.conns[i].Open(); ok {
+			return s, nil, false, nil
+		}
+	}
 	switch {
 	case p.closed:
-		return nil, false, ErrPoolClosed
+		return nil, nil, false, ErrPoolClosed
 	case p.flight != nil && !fresh:
-		return p.flight, false, nil
+		return nil, p.flight, false, nil
 	case p.cfg.MaxConnections > 0 && len(p.conns)+p.dialing >= p.cfg.MaxConnections:
-		return nil, false, ErrPoolFull
+		return nil, nil, false, ErrPoolFull
 	}
 	p.dialing++
 	f = &flight{done: make(chan struct{})}
 	if p.flight == nil {
 		p.flight = f
 	}
-	return f, true, nil
+	return nil, f, true, nil
 }
 
 // lead makes the connection that a flight is for.
@@ -131,7 +119,7 @@ func (p *Pool) lead(ctx context.Context, by conn.Dialing, f *flight) (*ClientStr
 	c, other, err := p.dial(ctx, by)
 	var s *ClientStream
 	if c != nil {
-		if s, _ = c.Open(); s == nil {
+		if s = c.openFirst(f.fresh); s == nil {
 			err = fmt.Errorf("%w: the server allows no stream", ErrPoolFull)
 			c.Retire()
 		}
@@ -143,6 +131,18 @@ func (p *Pool) lead(ctx context.Context, by conn.Dialing, f *flight) (*ClientStr
 		return nil, other, nil
 	}
 	return s, conn.Dialed{}, err
+}
+
+// openFirst opens the first stream. With alone none overtakes it.
+func (c *ClientConn) openFirst(alone bool) *ClientStream {
+	s, ok := c.Open()
+	if !ok {
+		return nil
+	}
+	c.mu.Lock()
+	c.alone = alone
+	c.mu.Unlock()
+	return s
 }
 
 // land ends a flight.

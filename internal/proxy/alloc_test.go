@@ -61,11 +61,19 @@ func TestAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	const answer = "HTTP/1.1 200 OK\r\nX-Request-Id: made\r\nContent-Length: 2\r\n\r\nok"
-	for name, request := range map[string]string{"GET": get, "inline POST": post} {
+	one := func(t *testing.T, request string) string {
+		return newBackend(t, answering(forwardedSize(t, request), []byte(ok))).addr
+	}
+	two := func(t *testing.T, _ string) string { return quickH2C(t) }
+	for name, tc := range map[string]struct {
+		request string
+		backend func(t *testing.T, request string) (url string)
+	}{
+		"GET": {get, one}, "inline POST": {post, one}, "GET over HTTP/2": {get, two}, "inline POST over HTTP/2": {post, two},
+	} {
 		t.Run(name, func(t *testing.T) {
-			size := forwardedSize(t, request)
-			b := newBackend(t, answering(size, []byte(ok)))
-			g := newGateway(t, kernelMode, options{}, b.addr)
+			request := tc.request
+			g := newGateway(t, kernelMode, options{}, tc.backend(t, request))
 			g.quiet = true
 			c := g.dial(t)
 			_ = c.SetDeadline(time.Now().Add(time.Minute))
@@ -98,14 +106,20 @@ func TestAllocations(t *testing.T) {
 }
 
 // BenchmarkGET is one client's requests over kept connections.
-func BenchmarkGET(b *testing.B) { benchmark(b, get) }
+func BenchmarkGET(b *testing.B) {
+	benchmark(b, get, newBackend(b, answering(forwardedSize(b, get), []byte(ok))).addr)
+}
+
+// BenchmarkHTTP2 is the same to a backend of HTTP/2.
+func BenchmarkHTTP2(b *testing.B) { benchmark(b, get, quickH2C(b)) }
 
 // BenchmarkInlinePOST is the same with a small body.
-func BenchmarkInlinePOST(b *testing.B) { benchmark(b, post) }
+func BenchmarkInlinePOST(b *testing.B) {
+	benchmark(b, post, newBackend(b, answering(forwardedSize(b, post), []byte(ok))).addr)
+}
 
-func benchmark(b *testing.B, request string) {
-	up := newBackend(b, answering(forwardedSize(b, request), []byte(ok)))
-	g := newGateway(b, kernelMode, options{}, up.addr)
+func benchmark(b *testing.B, request, backend string) {
+	g := newGateway(b, kernelMode, options{}, backend)
 	g.quiet = true
 	c := g.dial(b)
 	_ = c.SetDeadline(time.Time{})

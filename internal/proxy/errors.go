@@ -43,7 +43,7 @@ func (f *forward) clientError(cause conn.Cause, err error) *exchange.Error {
 		return departed(err)
 	case cause == conn.CauseDrain:
 		return drained(err)
-	case f.pump.err != nil:
+	case f.pump.failed.Load():
 		return sideError(f.pump.err)
 	case f.sinkFailed:
 		return sideError(err)

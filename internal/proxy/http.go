@@ -56,6 +56,7 @@ func (p *HTTP) Serve(x *exchange.Exchange) error {
 		}
 	}()
 	err := f.run()
+	f.stopPump() // that of an attempt which nobody has followed up
 	done = true
 	f.recycle()
 	return err
@@ -168,8 +169,11 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 	f.out = f.appendRequest(f.out[:0])
 	x.Response.Fields.Reset(nil)
 	x.Guard.ArmWithin(up, max(f.policy.RequestTimeout-spent, 1), max(f.policy.StreamTotalTimeout-spent, 1))
-	if x.Gone() {
+	switch {
+	case x.Gone():
 		x.Guard.Ring(conn.CauseDeparted)
+	case f.pump.failed.Load(): // before there was anything to interrupt
+		x.Guard.Ring(conn.CauseUpload)
 	}
 	head, err := up.RoundTrip(f.out, f.body, f.method, x.Request.Upgrade != nil, &x.Response.Fields, f)
 	if err == nil {
@@ -191,7 +195,11 @@ func (f *forward) connection(fresh bool) (service.Upstream, error) {
 // Sent is told by the connection that the request head is on its way: the body may follow. The answer is awaited
 // meanwhile.
 func (f *forward) Sent() {
-	if f.streaming {
+	switch {
+	case !f.streaming:
+	case f.pump.done != nil:
+		f.pump.copy.resume(f)
+	default:
 		f.startPump()
 	}
 }
@@ -202,8 +210,13 @@ func (f *forward) Repeatable() bool { return !f.streaming && repeatable(f.method
 // failedTrip judges an attempt that ended without a response head.
 func (f *forward) failedTrip(err error, fresh bool) (verdict, error) {
 	cause := f.x.Guard.Disarm()
+	unprocessed := cause == conn.CauseNone && errors.Is(err, exchange.ErrUnprocessed)
 	begun := f.pump.done != nil
-	f.stopPump()
+	if begun && unprocessed && f.pump.copy != nil && f.pump.copy.park(f.up) {
+		begun = false // all of the body can be sent again
+	} else {
+		f.stopPump()
+	}
 	progress := f.up.Progress()
 	f.releaseConn(false)
 	untouched := progress == exchange.NothingSent && !begun
@@ -211,7 +224,7 @@ func (f *forward) failedTrip(err error, fresh bool) (verdict, error) {
 		f.note(0, exchange.CodeBackendReset)
 		return again, nil
 	}
-	unprocessed := cause == conn.CauseNone && !begun && errors.Is(err, exchange.ErrUnprocessed)
+	unprocessed = unprocessed && !begun
 	if unprocessed && !fresh {
 		f.note(0, exchange.CodeBackendReset)
 		return again, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
+	"github.com/sluice-proxy/sluice/internal/http2"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
@@ -95,7 +96,7 @@ func newGateway(t testing.TB, m mode, o options, backends ...string) *gateway {
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { _ = clock.Run(ctx); close(stopped) }()
-	reg := service.NewRegistry(clock, nil)
+	reg := service.NewRegistry(clock, nil, nil)
 	lb, err := service.New(serviceOf(o, backends), reg)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +109,8 @@ func newGateway(t testing.TB, m mode, o options, backends ...string) *gateway {
 	if o.server != nil {
 		o.server(set)
 	}
-	srv := http1.NewServer(set, clock, nil)
+	two := http2.NewServer(&http2.Settings{Handler: g, WriteIdleTimeout: 10 * time.Second, BodyIdleTimeout: 10 * time.Second, MaxStreams: 250}, clock)
+	srv := http1.NewServer(set, clock, two.ServeConnWith)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

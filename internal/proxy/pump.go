@@ -9,17 +9,20 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/service"
 )
 
 // pump sends a request body that does not lie ready, from a goroutine of its own, while the response is awaited and
-// relayed. Its fields but the atomics belong to that goroutine until done is closed.
+// relayed. Its fields but the atomics and the copy belong to that goroutine until done is closed.
 type pump struct {
 	done     chan struct{} // nil: not running
 	err      error         // the client's body failed
+	failed   atomic.Bool   // so it did
 	whole    bool          // all of it was sent, undisturbed
 	allRead  atomic.Bool   // only writing is left
 	answered atomic.Bool   // the response head is here: the upload no longer moves the deadline
 	stopped  atomic.Bool   // nobody wants the rest of the body: that its reading fails says nothing
+	copy     *bodyCopy     // nil: the body is sent once
 }
 
 // pumpGrace is how long the end of an upload is waited for after the end of its response, which may overtake it by a
@@ -30,16 +33,26 @@ const pumpGrace = 5 * time.Millisecond
 func (f *forward) startPump() {
 	done := make(chan struct{})
 	f.pump.done = done
+	if f.up.HTTP2() {
+		f.pump.copy = newBodyCopy(f.up)
+	}
+	f.up.BeginBody(f.x.Request.ContentLength)
 	go func() {
 		defer close(done)
 		defer func() {
 			if v := recover(); v != nil {
-				f.pump.err = fmt.Errorf("panic while sending the request body: %v", v)
-				f.x.Guard.Ring(conn.CauseUpload)
+				f.uploadFailed(fmt.Errorf("panic while sending the request body: %v", v))
 			}
 		}()
 		f.upload()
 	}()
+}
+
+// uploadFailed has the exchange end for the client's body.
+func (f *forward) uploadFailed(err error) {
+	f.pump.err = err
+	f.pump.failed.Store(true)
+	f.x.Guard.Ring(conn.CauseUpload)
 }
 
 // upload moves the request body to the backend. A backend that stops reading is no failure: it may have answered.
@@ -47,7 +60,6 @@ func (f *forward) upload() {
 	x := f.x
 	left := x.Request.ContentLength // negative: unknown
 	known := left >= 0
-	f.up.BeginBody(left)
 	for {
 		p, err := x.Down.ReadBody()
 		if errors.Is(err, io.EOF) {
@@ -57,16 +69,15 @@ func (f *forward) upload() {
 			return
 		}
 		if err != nil {
-			f.pump.err = err
-			x.Guard.Ring(conn.CauseUpload)
+			f.uploadFailed(err)
 			return
 		}
 		if left -= int64(len(p)); left == 0 && known {
 			f.pump.allRead.Store(true)
 		}
-		err = f.up.Write(p)
+		ok := f.pass(p)
 		x.Down.ReleaseBody()
-		if err != nil {
+		if !ok {
 			return
 		}
 		f.uploaded()
@@ -74,10 +85,23 @@ func (f *forward) upload() {
 	f.pump.allRead.Store(true)
 	x.Request.Trailers.DelFunc(func(id exchange.FieldID, _, _ []byte) bool { return made.Has(id) })
 	x.Request.Trailers.StripHopByHop()
-	if f.up.EndBody(&x.Request.Trailers) != nil {
-		return
+	f.pump.whole = f.pass(nil)
+}
+
+// pass sends body bytes, or the end of the body if there are none. False: nobody wants the body.
+func (f *forward) pass(p []byte) bool {
+	if f.pump.copy == nil {
+		return f.passTo(f.up, p)
 	}
-	f.pump.whole = true
+	return f.pump.copy.pass(f, p)
+}
+
+// passTo is pass to one connection.
+func (f *forward) passTo(up service.Upstream, p []byte) bool {
+	if p == nil {
+		return up.EndBody(&f.x.Request.Trailers) == nil
+	}
+	return up.Write(p) == nil
 }
 
 // uploaded restarts the wait for the response head with the bytes just sent.
@@ -99,7 +123,12 @@ func (f *forward) stopPump() {
 	if !f.pumpEnded() {
 		f.pump.stopped.Store(true)
 		f.x.Down.InterruptBody()
-		f.up.Interrupt()
+		if f.up != nil {
+			f.up.Interrupt()
+		}
+		if f.pump.copy != nil {
+			f.pump.copy.close()
+		}
 		<-f.pump.done
 		f.pump.whole = false
 	}

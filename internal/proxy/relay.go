@@ -23,6 +23,9 @@ func (f *forward) relay(head exchange.Head) error {
 		return f.tunnel(head)
 	}
 	f.pump.answered.Store(true)
+	if f.pump.copy != nil {
+		f.pump.copy.dropped.Store(true)
+	}
 	if !f.up.Done() {
 		x.Guard.Extend(f.policy.StreamIdleTimeout)
 	}

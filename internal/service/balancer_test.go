@@ -373,7 +373,7 @@ func BenchmarkPick(b *testing.B) {
 	for _, s := range strategies {
 		for _, n := range []int{1, 3, 50} {
 			b.Run(fmt.Sprintf("%s/%d", s, n), func(b *testing.B) {
-				bal, err := service.New(letters(s, ones(n)...), service.NewRegistry(conn.NewClock(), nil))
+				bal, err := service.New(letters(s, ones(n)...), service.NewRegistry(conn.NewClock(), nil, nil))
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -43,7 +43,7 @@ func (b *Balancer) Checks() []Check {
 		seen[e.vitals] = true
 		checks = append(checks, Check{
 			spec: checkSpec{HealthCheck: *b.check, host: e.Host, base: e.Base, pool: b.pools[i].key},
-			pool: b.pools[i], service: b.name, id: e.ID, url: e.URL, vitals: e.vitals, dial: b.reg.dial,
+			pool: b.pools[i], service: b.name, id: e.ID, url: e.URL, vitals: e.vitals, dial: b.reg.dialer(b.pools[i].key.transport.Proxy),
 		})
 	}
 	return checks

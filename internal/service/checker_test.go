@@ -114,7 +114,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	r := &rig{farm: newFarm(), log: &journal{}}
-	r.reg = service.NewRegistry(conn.NewClock(), r.dial)
+	r.reg = service.NewRegistry(conn.NewClock(), r.dial, nil)
 	r.checker = service.NewChecker(slog.New(slog.NewTextHandler(r.log, nil)))
 	t.Cleanup(r.checker.Close)
 	return r

@@ -51,8 +51,8 @@ func (d *Destinations) Name() string { return d.name }
 // Dial connects to a destination: its host is resolved once, and only addresses that were judged are dialed, one after the
 // other, each with its share of the time. Errors are ErrDenied, or conn's ErrResolve and ErrConnect.
 func (d *Destinations) Dial(ctx context.Context, to exchange.Authority) (conn.Conn, error) {
-	if !slices.Contains(d.ports, int(to.Port)) {
-		return nil, fmt.Errorf("port %d: %w", to.Port, ErrDenied)
+	if err := d.Judge(to); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -76,6 +76,18 @@ func (d *Destinations) Dial(ctx context.Context, to exchange.Authority) (conn.Co
 		}
 	}
 	return nil, err
+}
+
+// Judge tells what can be told of a destination without resolving its name: ErrDenied for another port, and for an address that
+// is refused.
+func (d *Destinations) Judge(to exchange.Authority) error {
+	switch {
+	case !slices.Contains(d.ports, int(to.Port)):
+		return fmt.Errorf("port %d: %w", to.Port, ErrDenied)
+	case to.Addr.IsValid() && !d.permits(to.Addr):
+		return fmt.Errorf("%s: %w", to, ErrDenied)
+	}
+	return nil
 }
 
 // absolute is a name with a dot at its end, but for those without a dot inside, which files and search lists answer for.

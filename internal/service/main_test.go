@@ -45,7 +45,7 @@ func ones(n int) []int {
 	return w
 }
 
-func registry() *service.Registry { return service.NewRegistry(conn.NewClock(), nil) }
+func registry() *service.Registry { return service.NewRegistry(conn.NewClock(), nil, nil) }
 
 func balancer(t testing.TB, cfg *config.Service, reg *service.Registry) *service.Balancer {
 	t.Helper()

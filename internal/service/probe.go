@@ -68,7 +68,7 @@ func newProbe(c *Check) *probe {
 // protocols are those that the backend is spoken with.
 func (k *poolKey) protocols() *http.Protocols {
 	p := new(http.Protocols)
-	p.SetHTTP1(k.scheme != "h2c" && (k.scheme != "https" || k.transport.ALPN.Has(config.HTTP1)))
+	p.SetHTTP1(k.scheme != "h2c" && k.transport.ALPN != config.HTTP2)
 	p.SetHTTP2(k.scheme == "https" && k.transport.ALPN.Has(config.HTTP2))
 	p.SetUnencryptedHTTP2(k.scheme == "h2c")
 	return p

@@ -41,7 +41,7 @@ func check(t *testing.T, cfg *config.Service) string {
 	log := make(lines, 100)
 	checker := service.NewChecker(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	defer checker.Close()
-	checker.Apply(balancer(t, cfg, service.NewRegistry(conn.NewClock(), nil)).Checks())
+	checker.Apply(balancer(t, cfg, service.NewRegistry(conn.NewClock(), nil, nil)).Checks())
 	return log.next(t)
 }
 
@@ -171,5 +171,41 @@ func TestProbeFailures(t *testing.T) {
 	cfg.LoadBalancer.HealthCheck.Timeout = 50 * time.Millisecond
 	if line := check(t, cfg); !strings.Contains(line, "timed out") {
 		t.Errorf("a silent port: %s", line)
+	}
+}
+
+// Backends of HTTP/2 are probed over HTTP/2.
+func TestProbeHTTP2(t *testing.T) {
+	proto := make(chan string, 1)
+	h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto <- r.Proto })
+	plain := httptest.NewUnstartedServer(h)
+	plain.Config.Protocols = new(http.Protocols)
+	plain.Config.Protocols.SetUnencryptedHTTP2(true)
+	plain.Start()
+	defer plain.Close()
+	secure := httptest.NewUnstartedServer(h)
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	defer secure.Close()
+	roots := filepath.Join(t.TempDir(), "ca.pem")
+	write(t, roots, pemOf(secure.Certificate()))
+	https := func(offer config.Protocols) *config.Service {
+		cfg := backend(t, secure.URL)
+		tr := &cfg.LoadBalancer.Transport
+		tr.CAFile, tr.ServerName, tr.ALPN = roots, "example.com", offer
+		return cfg
+	}
+	for want, cfgs := range map[string][]*config.Service{
+		"HTTP/2.0": {backend(t, strings.Replace(plain.URL, "http:", "h2c:", 1)), https(config.HTTP2), https(config.HTTP1 | config.HTTP2)},
+		"HTTP/1.1": {https(config.HTTP1)},
+	} {
+		for _, cfg := range cfgs {
+			if line := check(t, cfg); !strings.Contains(line, "passed") {
+				t.Fatalf("logged %s", line)
+			}
+			if got := <-proto; got != want {
+				t.Errorf("probed over %s, want %s", got, want)
+			}
+		}
 	}
 }

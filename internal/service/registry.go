@@ -16,12 +16,16 @@ import (
 // Dialer opens a connection to host:port or unix:/path.
 type Dialer func(ctx context.Context, addr string) (net.Conn, error)
 
+// Via opens a tunnel to host:port through an HTTP proxy, which is http:// (HTTP/1.1) or h2c:// (HTTP/2) with its host:port.
+type Via func(ctx context.Context, proxy, addr string) (net.Conn, error)
+
 // Registry holds what outlives a generation: the health and the counts of each backend, by service and URL, and the
 // connection pools, by where they lead and how. Generations hold references; what nobody refers to any more is
 // dropped. One lives as long as the process.
 type Registry struct {
 	clock *conn.Clock
 	dial  Dialer // nil: the kernel's network
+	via   Via    // nil: no proxy is known
 	start time.Time
 
 	mu     sync.Mutex // guards the fields below
@@ -47,10 +51,11 @@ type pooled struct {
 	refs int
 }
 
-// NewRegistry returns an empty registry. The clock visits its pools. A nil dial is the kernel's network.
-func NewRegistry(clock *conn.Clock, dial Dialer) *Registry {
+// NewRegistry returns an empty registry. The clock visits its pools. A nil dial is the kernel's network; via is for backends
+// behind proxies.
+func NewRegistry(clock *conn.Clock, dial Dialer, via Via) *Registry {
 	return &Registry{
-		clock: clock, dial: dial, start: time.Now(),
+		clock: clock, dial: dial, via: via, start: time.Now(),
 		vitals: make(map[backendKey]*vitals), pools: make(map[poolKey]*pooled),
 	}
 }
@@ -95,13 +100,13 @@ func (r *Registry) newPool(p *pooled) *Pool {
 	t := &p.key.transport
 	one := http1.PoolConfig{
 		Addr: p.key.addr, TLS: p.offering("http/1.1"), ConnectTimeout: t.ConnectTimeout, IdleTimeout: t.IdleTimeout,
-		MaxIdle: t.MaxIdle, MaxConnections: t.MaxConnections, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge, Dial: r.dialing(p.key.addr),
+		MaxIdle: t.MaxIdle, MaxConnections: t.MaxConnections, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge, Dial: r.dialing(&p.key),
 	}
 	pool := &Pool{http1: http1.NewPool(one, r.clock), start: time.Now()}
 	if p.key.scheme != "h2c" && !t.ALPN.Has(config.HTTP2) {
 		return pool
 	}
-	pool.alone = p.key.scheme == "h2c" || !t.ALPN.Has(config.HTTP1)
+	pool.alone = p.key.scheme == "h2c" || t.ALPN == config.HTTP2
 	pool.http2 = http2.NewPool(http2.PoolConfig{
 		Dialer:      &conn.Dialer{Addr: p.key.addr, TLS: p.offering(t.ALPN.Names()...), Timeout: t.ConnectTimeout, Dial: one.Dial},
 		Client:      http2.ClientSettings{PingInterval: t.PingInterval, MaxRequests: t.MaxRequests, MaxAge: t.MaxAge},
@@ -118,15 +123,25 @@ func (p *pooled) offering(protocols ...string) func() *tls.Config {
 	return p.tls(protocols...)
 }
 
-// dialing is how addr is reached; nil for the kernel's network.
-func (r *Registry) dialing(addr string) func(context.Context) (net.Conn, error) {
-	if r.dial == nil {
+// dialing is how a place is reached; nil for the kernel's network.
+func (r *Registry) dialing(k *poolKey) func(context.Context) (net.Conn, error) {
+	dial := r.dialer(k.transport.Proxy)
+	if dial == nil {
 		return nil
 	}
+	addr := k.addr
 	return func(ctx context.Context) (net.Conn, error) {
-		nc, err := r.dial(ctx, addr)
+		nc, err := dial(ctx, addr)
 		return nc, connectError(err)
 	}
+}
+
+// dialer opens connections, through the proxy if there is one; nil is the kernel's network.
+func (r *Registry) dialer(proxy string) Dialer {
+	if proxy == "" {
+		return r.dial
+	}
+	return func(ctx context.Context, addr string) (net.Conn, error) { return r.via(ctx, proxy, addr) }
 }
 
 // release gives one reference to each back.

@@ -20,7 +20,7 @@ import (
 // TestGenerationsShare: what a reload keeps is the same thing before and after, and goes with its last user.
 func TestGenerationsShare(t *testing.T) {
 	clock := conn.NewClock()
-	reg := service.NewRegistry(clock, nil)
+	reg := service.NewRegistry(clock, nil, nil)
 	one := balancer(t, letters(config.RoundRobin, 1, 1), reg)
 	held := pick(t, one, nil)
 
@@ -74,6 +74,9 @@ func TestPoolKeys(t *testing.T) {
 		{"another scheme", nil, https, false},
 		{"another limit", nil, func(c *config.Service) { c.LoadBalancer.Transport.MaxConnections = 1 }, false},
 		{"a TLS name in clear text", nil, func(c *config.Service) { c.LoadBalancer.Transport.ServerName = "x" }, true},
+		{"HTTP/2 in clear text", nil, func(c *config.Service) { c.LoadBalancer.Servers[0].Scheme = "h2c" }, false},
+		{"another offer", https, func(c *config.Service) { c.LoadBalancer.Transport.ALPN = config.HTTP2 }, false},
+		{"an offer in clear text", nil, func(c *config.Service) { c.LoadBalancer.Transport.ALPN = config.HTTP2 }, true},
 		{"another TLS name", https, func(c *config.Service) { c.LoadBalancer.Transport.ServerName = "x" }, false},
 		{"the same TLS name, written", https, func(c *config.Service) { c.LoadBalancer.Servers[0].Host = "a:443" }, true},
 	} {
@@ -127,7 +130,7 @@ func TestPoolDials(t *testing.T) {
 	reg := service.NewRegistry(conn.NewClock(), func(_ context.Context, a string) (net.Conn, error) {
 		addr = a
 		return nil, errors.New("no route")
-	})
+	}, nil)
 	l := pick(t, balancer(t, letters(config.RoundRobin, 1), reg), nil)
 	defer l.Done(service.Refused)
 	if _, err := l.Backend.Pool.Get(dialing{}, false); err == nil || addr != "a:80" {

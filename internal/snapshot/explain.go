@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/service"
 )
 
 // Question is a request, or a connection, that need not be sent to know what would happen to it.
@@ -92,9 +93,10 @@ func explainConn(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answer
 	return a, nil
 }
 
-// notConnect and connectElsewhere are what the engine answers before routing.
+// Answers to a CONNECT, or to another method in its place.
 var (
 	notConnect       = exchange.Reject(405, exchange.CodeMethodNotAllowed, "CONNECT required")
+	notThere         = exchange.Reject(403, exchange.CodeDestinationDenied, "Destination not allowed")
 	connectElsewhere = exchange.Reject(501, exchange.CodeNotImplemented, "CONNECT is not supported here")
 )
 
@@ -118,11 +120,16 @@ func explainConnect(cfg *config.Config, ep *config.Entrypoint, q Question) (*Ans
 		a.Refused = connectElsewhere
 		return a, nil
 	}
-	if _, err := exchange.ParseAuthority(x.Request.Host); err != nil {
+	to, err := exchange.ParseAuthority(x.Request.Host)
+	if err != nil {
 		return nil, fmt.Errorf("of CONNECT the target is %w, such as example.net:443", err)
 	}
 	in := connectInput(x)
 	a.walk(cfg, ep, &in, noConnect)
+	if s := a.Service; s != nil && s.Connect != nil && s.Connect.Entrypoint == "" &&
+		service.NewDestinations(s.Name, s.Connect, nil, nil).Judge(to) != nil {
+		a.Refused = notThere
+	}
 	return a, nil
 }
 

@@ -28,7 +28,7 @@ type parts struct {
 }
 
 func newParts() *parts {
-	p := &parts{registry: service.NewRegistry(conn.NewClock(), nil), limits: middleware.NewLimits()}
+	p := &parts{registry: service.NewRegistry(conn.NewClock(), nil, nil), limits: middleware.NewLimits()}
 	p.deps = snapshot.Deps{Services: p.registry, Limits: p.limits, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler)}
 	return p
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// Conn is an open tunnel. It is a connection with half-close and deadlines; Close without CloseWrite is a failure to the peer,
-// as Abort is.
+// Conn is an open tunnel. It is a connection with half-close and deadlines, and ends as a socket does: Close lets the peer read
+// to the end what was sent, Abort is a failure.
 type Conn struct {
 	*conn.Inner
 	end  func()
@@ -38,7 +38,7 @@ func (p *Pool[K]) hold(pe *peer, down conn.Conn, up upstream) (*Conn, error) {
 
 // Close ends the tunnel.
 func (c *Conn) Close() error {
-	err := c.Conn.Close()
+	err := c.Inner.Close()
 	c.once.Do(c.end)
 	return err
 }

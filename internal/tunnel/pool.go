@@ -31,6 +31,8 @@ type Peer struct {
 	// is used for every tunnel of its key. It offers h2, and http/1.1 if that is to be spoken too. nil is clear text and HTTP/2, for
 	// tests.
 	TLS func() *tls.Config
+	// HTTP1 has HTTP/1.1 spoken in clear text.
+	HTTP1 bool
 	// Dial replaces the kernel's network; nil dials Addr.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
@@ -75,6 +77,7 @@ type Pool[K comparable] struct {
 type peer struct {
 	h2  *http2.Pool
 	h1  *http1.Pool
+	one bool            // HTTP/1.1 is spoken without asking
 	ctx context.Context // ends when its tunnels are to end
 	cut context.CancelCauseFunc
 
@@ -174,6 +177,7 @@ func (p *Pool[K]) newPeer(to Peer) *peer {
 	ctx, cut := context.WithCancelCause(context.Background())
 	d := &conn.Dialer{Addr: to.Addr, TLS: to.TLS, Timeout: l.ConnectTimeout, Dial: to.Dial}
 	return &peer{
+		one: to.HTTP1,
 		h2: http2.NewPool(http2.PoolConfig{
 			Dialer: d, Client: http2.ClientSettings{MaxStreams: l.Streams, StreamWindow: streamWindow, PingInterval: l.PingInterval},
 			IdleTimeout: l.IdleTimeout, MaxConnections: l.Connections, Choice: true,
@@ -207,6 +211,9 @@ type upstream interface {
 
 // get returns a stream of the peer, or a connection if it does not speak HTTP/2.
 func (pe *peer) get(by *asking, fresh bool) (upstream, error) {
+	if pe.one {
+		return pe.plain(pe.h1.Get(by, true))
+	}
 	s, other, err := pe.h2.Get(by, fresh)
 	switch {
 	case s != nil:

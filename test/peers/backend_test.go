@@ -90,7 +90,10 @@ func logFile(path string) func(t *testing.T) []string {
 	}
 }
 
-func startNginx(t *testing.T) *peer {
+func startNginx(t *testing.T) *peer { return startNginxAs(t, "") }
+
+// startNginxAs starts it with options for its listener.
+func startNginxAs(t *testing.T, options string) *peer {
 	program := gatewaytest.Peer(t, "nginx")
 	dir, port, echo := t.TempDir(), freePort(t), startEcho(t)
 	file, log := filepath.Join(dir, "nginx.conf"), filepath.Join(dir, "requests.log")
@@ -110,14 +113,14 @@ http {
   scgi_temp_path %[1]s/scgi;
   merge_slashes off;
   server {
-    listen 127.0.0.1:%[3]d;
+    listen 127.0.0.1:%[3]d %[5]s;
     location / {
       proxy_pass http://%[4]s;
       proxy_set_header Host $http_host;
     }
   }
 }
-`, dir, log, port, echo))
+`, dir, log, port, echo, options))
 	run := gatewaytest.Run(t, program, "-p", dir, "-c", file, "-e", filepath.Join(dir, "error.log"))
 	return &peer{name: "nginx", url: launch(t, run, port), lines: logFile(log), refuses: nginxRefuses}
 }
@@ -125,7 +128,10 @@ http {
 // apacheModules is where distributions keep them.
 var apacheModules = []string{"/usr/lib/apache2/modules", "/usr/lib64/httpd/modules", "/usr/lib/httpd/modules"}
 
-func startApache(t *testing.T) *peer {
+func startApache(t *testing.T) *peer { return startApacheAs(t, "http/1.1") }
+
+// startApacheAs starts it for some protocols.
+func startApacheAs(t *testing.T, protocols string) *peer {
 	program := gatewaytest.Peer(t, "apache2")
 	modules := ""
 	for _, m := range apacheModules {
@@ -152,12 +158,13 @@ CustomLog "%[3]s" seen
 ProxyPass / http://%[4]s/
 ProxyPreserveHost On
 AllowEncodedSlashes NoDecode
-`, dir, port, log, echo)
+Protocols %[5]s
+`, dir, port, log, echo, protocols)
 	if os.Getuid() == 0 {
 		text += "User www-data\nGroup www-data\n"
 	}
 	load := ""
-	for _, m := range []string{"mpm_event", "authz_core", "unixd", "log_config", "proxy", "proxy_http"} {
+	for _, m := range []string{"mpm_event", "authz_core", "unixd", "log_config", "proxy", "proxy_http", "http2"} {
 		// Distributions build some of them in.
 		load += fmt.Sprintf("<IfModule !%[1]s_module>\nLoadModule %[1]s_module %[2]s/mod_%[1]s.so\n</IfModule>\n", m, modules)
 	}
@@ -166,9 +173,12 @@ AllowEncodedSlashes NoDecode
 	return &peer{name: "apache2", url: launch(t, run, port), lines: logFile(log), refuses: apacheRefuses}
 }
 
-func startNode(t *testing.T) *peer {
+func startNode(t *testing.T) *peer { return startNodeWith(t, "echo.mjs") }
+
+// startNodeWith starts it with one of the servers in testdata.
+func startNodeWith(t *testing.T, script string) *peer {
 	program := gatewaytest.Peer(t, "node")
-	run := gatewaytest.Run(t, program, filepath.Join("testdata", "echo.mjs"))
+	run := gatewaytest.Run(t, program, filepath.Join("testdata", script))
 	port := run.Await(t, `(?m)^listening on (\d+)$`)
 	return &peer{
 		name: "node", url: "http://127.0.0.1:" + port, refuses: nodeRefuses,

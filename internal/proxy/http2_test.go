@@ -1,0 +1,565 @@
+package proxy_test
+
+//lint:file-ignore SA1019 the foreign client and server are chosen because they speak without TLS
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	xhttp2 "golang.org/x/net/http2"
+	"golang.org/x/net/http2/h2c"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// foreignH2C is a backend of net/http that speaks HTTP/2 without TLS; connections is how many it has accepted.
+func foreignH2C(t testing.TB, h http.HandlerFunc) (url string) {
+	t.Helper()
+	s := &http.Server{Handler: h2c.NewHandler(h, &xhttp2.Server{MaxConcurrentStreams: 50})}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() { _ = s.Serve(l) })
+	t.Cleanup(func() {
+		s.Close()
+		served.Wait()
+	})
+	return "h2c://" + l.Addr().String()
+}
+
+// clients ask a gateway over either protocol.
+func (g *gateway) clients(t testing.TB) map[string]*http.Client {
+	one := &http.Transport{DisableCompression: true}
+	two := &xhttp2.Transport{
+		AllowHTTP: true, DisableCompression: true,
+		DialTLSContext: func(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", g.addr)
+		},
+	}
+	t.Cleanup(one.CloseIdleConnections)
+	t.Cleanup(two.CloseIdleConnections)
+	return map[string]*http.Client{"h1": {Transport: one}, "h2": {Transport: two}}
+}
+
+// Every kind of exchange goes through to an HTTP/2 backend, from clients of both protocols.
+func TestHTTP2Backend(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("0123456789abcdef", 40<<10)
+	url := foreignH2C(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Saw", fmt.Sprintf("%s %s %s %s %d te=%s", r.Proto, r.Method, r.URL.RequestURI(), r.Host, r.ContentLength, r.Header.Get("Te")))
+		switch r.URL.Path {
+		case "/echo":
+			w.Header().Set("Trailer", "X-Sum")
+			_ = http.NewResponseController(w).Flush() // or a length is made, which has no trailers in HTTP/1.1
+			n, err := io.Copy(w, r.Body)
+			w.Header().Set("X-Sum", fmt.Sprintf("%d %v", n, err))
+		case "/hints":
+			w.Header().Set("Link", "</a>")
+			w.WriteHeader(103)
+			fmt.Fprint(w, "x")
+		case "/204":
+			w.WriteHeader(204)
+		case "/304":
+			w.WriteHeader(304)
+		case "/length":
+			w.Header().Set("Content-Length", "5")
+			fmt.Fprint(w, "hello")
+		case "/upload":
+			w.WriteHeader(413) // without having read
+		default:
+			fmt.Fprint(w, large)
+		}
+	})
+	g := newGateway(t, kernelMode, options{}, url)
+	for name, c := range g.clients(t) {
+		for _, tc := range []struct {
+			method, path, body string
+			chunked            bool
+			status             int
+			saw, want, trailer string
+		}{
+			{"GET", "/large?q=1", "", false, 200, "HTTP/2.0 GET /large?q=1 %s 0 te=", large, ""},
+			{"GET", "/length", "", false, 200, "HTTP/2.0 GET /length %s 0 te=", "hello", ""},
+			{"HEAD", "/length", "", false, 200, "HTTP/2.0 HEAD /length %s 0 te=", "", ""},
+			{"POST", "/echo", "small", false, 200, "HTTP/2.0 POST /echo %s 5 te=", "small", "5 <nil>"},
+			{"POST", "/echo", large, false, 200, fmt.Sprintf("HTTP/2.0 POST /echo %%s %d te=", len(large)), large, fmt.Sprintf("%d <nil>", len(large))},
+			{"PUT", "/echo", "streamed", true, 200, "HTTP/2.0 PUT /echo %s -1 te=", "streamed", "8 <nil>"},
+			{"GET", "/hints", "", false, 200, "HTTP/2.0 GET /hints %s 0 te=", "x", ""},
+			{"DELETE", "/204", "", false, 204, "HTTP/2.0 DELETE /204 %s 0 te=", "", ""},
+			{"GET", "/304", "", false, 304, "HTTP/2.0 GET /304 %s 0 te=", "", ""},
+			{"POST", "/upload", "small", false, 413, "HTTP/2.0 POST /upload %s 5 te=", "", ""},
+		} {
+			t.Run(name+tc.path, func(t *testing.T) {
+				req, _ := http.NewRequest(tc.method, "http://"+g.addr+tc.path, nil)
+				if tc.body != "" {
+					req.Body, req.ContentLength = io.NopCloser(strings.NewReader(tc.body)), int64(len(tc.body))
+				}
+				if tc.chunked {
+					req.ContentLength, req.Trailer = -1, http.Header{"X-Up": {"up"}}
+				}
+				res, err := c.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				body, err := io.ReadAll(res.Body)
+				if err != nil || res.StatusCode != tc.status || string(body) != tc.want {
+					t.Errorf("%d, %d bytes, %v", res.StatusCode, len(body), err)
+				}
+				if saw := res.Header.Get("X-Saw"); saw != fmt.Sprintf(tc.saw, g.addr) {
+					t.Errorf("the backend saw %q", saw)
+				}
+				if sum := res.Trailer.Get("X-Sum"); sum != tc.trailer {
+					t.Errorf("trailer %q", sum)
+				}
+			})
+		}
+	}
+	if s := g.backends()[0].Pool.Stats(); s.Open != 1 {
+		t.Errorf("%+v: one connection is enough", s)
+	}
+}
+
+// Bytes go both ways while both bodies are open, from a client of HTTP/2 to a backend of HTTP/2.
+func TestHTTP2FullDuplex(t *testing.T) {
+	t.Parallel()
+	url := foreignH2C(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		b := make([]byte, 100)
+		for {
+			n, err := r.Body.Read(b)
+			_, _ = w.Write(b[:n])
+			_ = http.NewResponseController(w).Flush()
+			if err != nil {
+				return
+			}
+		}
+	})
+	g := newGateway(t, kernelMode, options{}, url)
+	pr, pw := io.Pipe()
+	req, _ := http.NewRequest("POST", "http://"+g.addr+"/", pr)
+	res, err := g.clients(t)["h2"].Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for i := range 10 {
+		sent := fmt.Sprintf("message %d", i)
+		if _, err := io.WriteString(pw, sent); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(sent))
+		if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != sent {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	pw.Close()
+	if rest, err := io.ReadAll(res.Body); len(rest) > 0 || err != nil {
+		t.Errorf("%q, %v", rest, err)
+	}
+}
+
+// framed is a backend made of frames: each connection is served by the next of the functions, the last one by all others.
+func framed(t testing.TB, serve ...func(f *frames)) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := 0; ; i++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				pre := make([]byte, len(xhttp2.ClientPreface))
+				if _, err := io.ReadFull(c, pre); err != nil {
+					return
+				}
+				f := &frames{t: t, Framer: xhttp2.NewFramer(c, c), c: c}
+				f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+				_ = f.WriteSettings()
+				serve[min(i, len(serve)-1)](f)
+				_, _ = io.Copy(io.Discard, c)
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	return "h2c://" + l.Addr().String()
+}
+
+// frames is the backend's end of a connection.
+type frames struct {
+	*xhttp2.Framer
+	t testing.TB
+	c net.Conn
+}
+
+// next reads frames until one is of the kind.
+func (f *frames) next(kind xhttp2.FrameType) xhttp2.Frame {
+	for {
+		fr, err := f.ReadFrame()
+		if err != nil {
+			return nil
+		}
+		if fr.Header().Type == kind {
+			return fr
+		}
+	}
+}
+
+// request awaits a request, and returns its stream.
+func (f *frames) request() uint32 {
+	if fr := f.next(xhttp2.FrameHeaders); fr != nil {
+		return fr.Header().StreamID
+	}
+	return 0
+}
+
+// head sends a response head.
+func (f *frames) head(id uint32, end bool, fields ...string) {
+	var b bytes.Buffer
+	enc := hpack.NewEncoder(&b)
+	for i := 0; i < len(fields); i += 2 {
+		_ = enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+	}
+	_ = f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: b.Bytes(), EndStream: end, EndHeaders: true})
+}
+
+// answer serves every request.
+func (f *frames) answer() {
+	for {
+		id := f.request()
+		if id == 0 {
+			return
+		}
+		f.head(id, false, ":status", "200")
+		_ = f.WriteData(id, true, []byte("ok"))
+	}
+}
+
+// KF-H2G-04: what the backend surely did not begin is tried again, on another connection, and nothing else is.
+func TestKF_H2G_04_Retry(t *testing.T) {
+	t.Parallel()
+	refuse := func(f *frames) { _ = f.WriteRSTStream(f.request(), xhttp2.ErrCodeRefusedStream) }
+	goAway := func(f *frames) { f.request(); _ = f.WriteGoAway(0, xhttp2.ErrCodeNo, nil) }
+	cut := func(f *frames) { f.request(); f.c.Close() }
+	reset := func(f *frames) { _ = f.WriteRSTStream(f.request(), xhttp2.ErrCodeInternal) }
+	goOn := func(f *frames) { f.answer() }
+	const post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+	for name, tc := range map[string]struct {
+		serve    []func(*frames)
+		request  string
+		status   string
+		attempts int
+	}{
+		"refused":       {[]func(*frames){refuse, goOn}, get, "200", 2},
+		"refused POST":  {[]func(*frames){refuse, goOn}, post, "200", 2},
+		"refused twice": {[]func(*frames){refuse, refuse}, get, "502", 2},
+		"GOAWAY":        {[]func(*frames){goAway, goOn}, post, "200", 2},
+		"cut":           {[]func(*frames){cut, goOn}, get, "502", 1},
+		"reset":         {[]func(*frames){reset, goOn}, get, "502", 1},
+		"no HTTP/2":     {[]func(*frames){func(f *frames) { f.c.Close() }}, get, "200", 1},
+		"GOAWAY behind head": {[]func(*frames){func(f *frames) {
+			id := f.request()
+			f.head(id, false, ":status", "200")
+			_ = f.WriteGoAway(id, 0, nil)
+			_ = f.WriteData(id, true, []byte("ok"))
+		}}, post, "200", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGateway(t, kernelMode, options{}, framed(t, tc.serve...))
+			c := g.dial(t)
+			c.send(tc.request)
+			if m := c.message(false); name != "no HTTP/2" && m.status() != tc.status {
+				t.Errorf("%+v", m)
+			}
+			if r := g.record(0); len(r.Attempts) != tc.attempts {
+				t.Errorf("attempts %+v", r.Attempts)
+			}
+		})
+	}
+}
+
+// KF-H2G-04: a backend that takes leave after every request loses none, and each is processed once and whole.
+func TestKF_H2G_04_Uploads(t *testing.T) {
+	t.Parallel()
+	const size, requests, atOnce = 100 << 10, 200, 10
+	var processed atomic.Int64
+	g := newGateway(t, kernelMode, options{}, framed(t, func(f *frames) {
+		id := f.request()
+		_ = f.WriteGoAway(id, xhttp2.ErrCodeNo, nil)
+		_ = f.WriteWindowUpdate(0, 1<<20)
+		_ = f.WriteWindowUpdate(id, 1<<20)
+		for got := 0; ; {
+			fr, ok := f.next(xhttp2.FrameData).(*xhttp2.DataFrame)
+			if !ok {
+				return
+			}
+			if fr.StreamID != id {
+				continue
+			}
+			if got += len(fr.Data()); fr.StreamEnded() {
+				if got == size {
+					processed.Add(1)
+				}
+				f.head(id, true, ":status", "200", "x-got", fmt.Sprint(got))
+				return
+			}
+		}
+	}))
+	c := g.clients(t)["h1"]
+	var all sync.WaitGroup
+	for range atOnce {
+		all.Go(func() {
+			for i := range requests / atOnce {
+				req, _ := http.NewRequest("POST", "http://"+g.addr+"/", bytes.NewReader(make([]byte, size)))
+				if i%2 == 1 {
+					req.ContentLength = -1
+				}
+				res, err := c.Do(req)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+				if res.StatusCode != 200 || res.Header.Get("X-Got") != fmt.Sprint(size) {
+					t.Errorf("%d, %s bytes arrived", res.StatusCode, res.Header.Get("X-Got"))
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := processed.Load(); n != requests {
+		t.Errorf("%d processed", n)
+	}
+}
+
+// KF-STR-05, KF-STR-06: a client that leaves takes its stream along within a second, and nothing else: the connection serves on.
+func TestKF_STR_05_HTTP2(t *testing.T) {
+	t.Parallel()
+	for name, begun := range map[string]bool{"before the head": false, "inside the body": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked, reset := make(chan struct{}), make(chan xhttp2.ErrCode, 1)
+			g := newGateway(t, kernelMode, options{}, framed(t, func(f *frames) {
+				id := f.request()
+				if begun {
+					f.head(id, false, ":status", "200")
+					_ = f.WriteData(id, false, []byte("some"))
+				}
+				close(asked)
+				if fr, ok := f.next(xhttp2.FrameRSTStream).(*xhttp2.RSTStreamFrame); ok && fr.StreamID == id {
+					reset <- fr.ErrCode
+				}
+				f.answer()
+			}))
+			c := g.dial(t)
+			c.send(get)
+			<-asked
+			if begun {
+				c.head()
+			}
+			left := time.Now()
+			c.Close()
+			select {
+			case code := <-reset:
+				if d := time.Since(left); d > time.Second || code != xhttp2.ErrCodeCancel {
+					t.Errorf("%v after %v", code, d)
+				}
+			case <-time.After(patience):
+				t.Fatal("the stream was not reset")
+			}
+			g.ended(0, exchange.OutcomeDisconnected, exchange.CodeClientGone, "")
+			c = g.dial(t)
+			c.send(get)
+			if m := c.message(false); m.status() != "200" {
+				t.Errorf("%+v", m)
+			}
+			if s := g.backends()[0].Pool.Stats(); s.Open != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// What goes wrong has the status, the code and the limit that it has over HTTP/1.1.
+func TestHTTP2Failures(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		serve  func(f *frames)
+		status string // "" the response is cut
+		code   exchange.Code
+		limit  string
+	}{
+		"no answer": {func(f *frames) { f.request() }, "504", exchange.CodeResponseTimeout, "request_timeout"},
+		"bad head":  {func(f *frames) { f.head(f.request(), true, ":status", "200", "connection", "close") }, "502", exchange.CodeBadResponse, ""},
+		"end":       {func(f *frames) { f.request(); f.c.Close() }, "502", exchange.CodeBackendReset, ""},
+		"reset":     {func(f *frames) { _ = f.WriteRSTStream(f.request(), xhttp2.ErrCodeInternal) }, "502", exchange.CodeBackendReset, ""},
+		"cut body": {func(f *frames) {
+			id := f.request()
+			f.head(id, false, ":status", "200")
+			_ = f.WriteRSTStream(id, xhttp2.ErrCodeInternal)
+		}, "", exchange.CodeBackendReset, ""},
+		"short body": {func(f *frames) {
+			id := f.request()
+			f.head(id, false, ":status", "200", "content-length", "9")
+			_ = f.WriteData(id, true, []byte("x"))
+		}, "", exchange.CodeBadResponse, ""},
+		"silent stream": {func(f *frames) { f.head(f.request(), false, ":status", "200") }, "", exchange.CodeStreamIdle, "stream_idle_timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGateway(t, kernelMode, options{service: func(lb *config.LoadBalancer) {
+				lb.RequestTimeout, lb.StreamIdleTimeout = time.Second, time.Second
+			}}, framed(t, tc.serve))
+			c := g.dial(t)
+			c.send(get)
+			outcome := exchange.OutcomeFailed
+			if tc.status != "" {
+				if m := c.message(false); m.status() != tc.status {
+					t.Errorf("%+v", m)
+				}
+			} else {
+				outcome = exchange.OutcomeAborted
+				if tc.limit != "" {
+					outcome = exchange.OutcomeTimeout
+				}
+				if _, err := c.read(false); err == nil {
+					t.Error("a cut response looks whole")
+				}
+			}
+			g.ended(0, outcome, tc.code, tc.limit)
+		})
+	}
+}
+
+// A backend that has left a request without an answer, and its connection without a byte, is asked for a sign of life; the
+// next request does not wait for a connection that is dead.
+func TestHTTP2DeadConnection(t *testing.T) {
+	t.Parallel()
+	pinged := make(chan struct{})
+	g := newGateway(t, kernelMode, options{service: func(lb *config.LoadBalancer) { lb.RequestTimeout = 2 * time.Second }},
+		framed(t, func(f *frames) { f.request(); f.next(xhttp2.FramePing); close(pinged) }, func(f *frames) { f.answer() }))
+	c := g.dial(t)
+	c.send(get)
+	if m := c.message(false); m.status() != "504" {
+		t.Errorf("%+v", m)
+	}
+	<-pinged
+	c.send(get)
+	if m := c.message(false); m.status() != "200" {
+		t.Errorf("%+v", m)
+	}
+}
+
+// A backend that may serve few streams gets more connections, up to the limit of the service; then it is busy.
+func TestHTTP2StreamLimit(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release()
+	g := newGateway(t, kernelMode, options{service: func(lb *config.LoadBalancer) { lb.Transport.MaxConnections = 2 }},
+		framed(t, func(f *frames) {
+			_ = f.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingMaxConcurrentStreams, Val: 1})
+			id := f.request()
+			<-hold
+			f.head(id, true, ":status", "200")
+			f.answer()
+		}))
+	var cs []*wire
+	for i := range 2 {
+		c := g.dial(t)
+		c.send(get)
+		cs = append(cs, c)
+		eventually(t, patience, "a connection each", func() bool { s := g.backends()[0].Pool.Stats(); return s.Open == i+1 && s.Streams == i+1 })
+	}
+	third := g.dial(t)
+	third.send(get)
+	if m := third.message(false); m.status() != "503" {
+		t.Errorf("%+v", m)
+	}
+	g.ended(0, exchange.OutcomeFailed, exchange.CodeBackendBusy, "")
+	release()
+	for _, c := range cs {
+		if m := c.message(false); m.status() != "200" {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
+// quickH2C is a backend that allocates nothing.
+func quickH2C(t testing.TB) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { defer c.Close(); answerFrames(c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	return "h2c://" + l.Addr().String()
+}
+
+// answerFrames answers each stream that ends with the same two bytes.
+func answerFrames(c net.Conn) {
+	in := make([]byte, 64<<10)
+	if _, err := io.ReadFull(c, in[:len(xhttp2.ClientPreface)]); err != nil {
+		return
+	}
+	if _, err := c.Write([]byte{0, 0, 0, byte(xhttp2.FrameSettings), 0, 0, 0, 0, 0}); err != nil {
+		return
+	}
+	answer := []byte("\x00\x00\x05\x01\x04....\x88\x0f\x0d\x012\x00\x00\x02\x00\x01....ok") // 200, content-length 2, the body
+	for r, w := 0, 0; ; {
+		for w-r >= 9 {
+			size := 9 + int(in[r])<<16 + int(in[r+1])<<8 + int(in[r+2])
+			if w-r < size {
+				break
+			}
+			if kind := xhttp2.FrameType(in[r+3]); in[r+4]&1 != 0 && (kind == xhttp2.FrameHeaders || kind == xhttp2.FrameData) {
+				copy(answer[5:9], in[r+5:r+9])
+				copy(answer[19:23], in[r+5:r+9])
+				if _, err := c.Write(answer); err != nil {
+					return
+				}
+			}
+			r += size
+		}
+		r, w = 0, copy(in, in[r:w])
+		n, err := c.Read(in[w:])
+		if err != nil {
+			return
+		}
+		w += n
+	}
+}
