@@ -234,7 +234,8 @@ func (st *stream) InterruptBody() {
 	signal(st.readWake)
 }
 
-func badBody(why string) error {
+// BadBody is the error of a request body that breaks the protocol.
+func BadBody(why string) error {
 	e := exchange.Reject(400, exchange.CodeBadBody, "Malformed request body")
 	e.Err = headError(why)
 	return e
@@ -251,7 +252,7 @@ func (st *stream) endBody(trailers bool) {
 	switch {
 	case b.err != nil: // the exchange has given up on it
 	case b.declared >= 0 && b.got != b.declared:
-		b.err = badBody("body is shorter than Content-Length")
+		b.err = BadBody("body is shorter than Content-Length")
 	default:
 		b.err = io.EOF
 	}

@@ -258,7 +258,7 @@ func (c *serverConn) onData(f *frame) *connError {
 	}
 	if b.got += int64(len(f.payload)); b.declared >= 0 && b.got > b.declared {
 		c.grant(size)
-		b.err = badBody("body is longer than Content-Length")
+		b.err = BadBody("body is longer than Content-Length")
 		return c.fault(st, http2.ErrCodeProtocol)
 	}
 	b.add(f.payload)

@@ -4,11 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-
-	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // fieldBlock is the field block being received: HEADERS and its CONTINUATIONs (RFC 9113 §4.3). Whatever becomes of it,
@@ -18,13 +15,12 @@ type fieldBlock struct {
 	id      uint32
 	end     bool // END_STREAM
 	kind    blockKind
-	frames  int // CONTINUATIONs
-	encoded int // bytes
-	decoded int // bytes of the field list (RFC 9113 §10.5.1)
-	bad     string
-	head    requestHead
-	fields  []hpack.HeaderField // of trailers
-	count   int
+	frames  int     // CONTINUATIONs
+	encoded int     // bytes
+	decoded int     // bytes of the field list (RFC 9113 §10.5.1)
+	st      *stream // of a request
+	head    Head
+	trailer Trailers
 }
 
 type blockKind uint8
@@ -51,14 +47,17 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 		return err
 	}
 	b := &c.reader.block
-	b.open, b.id, b.end, b.bad = true, f.id, f.flags&flagEnd != 0, ""
-	b.frames, b.encoded, b.decoded, b.count = 0, 0, 0, 0
+	b.open, b.id, b.end = true, f.id, f.flags&flagEnd != 0
+	b.frames, b.encoded, b.decoded = 0, 0, 0
+	b.trailer.Reset()
 	kind, err := c.place(b, f.flags&flagEndHeaders != 0)
 	if err != nil {
 		return err
 	}
 	if b.kind = kind; kind == requestBlock {
-		b.head.reset(newStream(c, f.id), f.flags&flagEnd != 0)
+		b.st = newStream(c, f.id)
+		b.head.Reset(&b.st.x.Request, b.st.block, HeadLimits{Bytes: b.st.set.MaxHeaderBytes, Fields: b.st.set.MaxHeaders})
+		b.head.Bodiless = b.end
 	}
 	return c.decode(f)
 }
@@ -98,7 +97,7 @@ func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 		return ignoredBlock, c.late(b.id, st)
 	}
 	if !b.end {
-		b.bad = "trailers do not end the stream"
+		b.trailer.Bad = "trailers do not end the stream"
 	}
 	return trailerBlock, nil
 }
@@ -198,20 +197,23 @@ func (c *serverConn) field(f hpack.HeaderField) {
 	}
 	switch {
 	case b.kind == requestBlock && large:
-		b.head.refuse(tooLarge)
+		b.head.TooLarge()
 	case b.kind == requestBlock:
-		b.head.field(f)
-	case b.kind == trailerBlock && b.bad == "":
-		b.trailer(f, large)
+		b.head.Field(f.Name, f.Value)
+	case b.kind == trailerBlock && large:
+		b.trailer.TooLarge()
+	case b.kind == trailerBlock:
+		b.trailer.Field(f.Name, f.Value)
 	}
 }
 
 // openStream has the request begin that the block is the head of.
 func (c *serverConn) openStream(b *fieldBlock) *connError {
-	st := b.head.st
-	defer b.head.clear()
-	b.head.finish()
-	if b.head.bad != "" {
+	st := b.st
+	defer func() { b.st = nil; b.head.Clear() }()
+	b.head.Finish()
+	st.block, st.refused, st.malformed = b.head.Block, b.head.Refused, b.head.Malformed
+	if b.head.Bad != "" {
 		st.recycle()
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -227,7 +229,7 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st.window = c.firstWindow
-	st.body.declared, st.body.receive = b.head.length, streamWindow
+	st.body.declared, st.body.receive = b.head.Length, streamWindow
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
 	}
@@ -241,64 +243,21 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	return nil
 }
 
-// maxTrailers bounds the fields behind a request body.
-const maxTrailers = 64
-
-// forbiddenTrailer are the known fields that a trailer section may not hold, beside those that HTTP forbids there: they
-// frame, route or authenticate (RFC 9110 §6.5.1).
-var forbiddenTrailer = exchange.SetOf(exchange.FieldHost, exchange.FieldContentLength, exchange.FieldExpect, exchange.FieldForwarded,
-	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
-	exchange.FieldXRealIP, exchange.FieldXRequestID, exchange.FieldUnderscored, exchange.FieldContentType, exchange.FieldAuthorization,
-	exchange.FieldCookie)
-
-// trailer takes a field behind the body. What breaks the protocol resets the stream; what we refuse fails the body.
-func (b *fieldBlock) trailer(f hpack.HeaderField, large bool) {
-	switch {
-	case !lowerName(f.Name) || !fieldValue(f.Value) || !httpguts.ValidTrailerHeader(f.Name):
-		b.bad = "malformed trailer"
-	case large || b.count >= maxTrailers:
-		b.count = maxTrailers + 1
-	default:
-		b.count++
-		b.fields = append(b.fields, f)
-	}
-}
-
 // endStream ends the body that the block's trailers are behind.
 func (c *serverConn) endStream(b *fieldBlock) *connError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer func() { clear(b.fields); b.fields = b.fields[:0] }()
+	defer b.trailer.Reset()
 	st := c.streams[b.id]
 	switch {
 	case st == nil || st.closed:
 		return nil
-	case b.bad != "":
+	case b.trailer.Bad != "":
 		return c.fault(st, http2.ErrCodeProtocol)
 	}
-	if why := b.refusedTrailer(); why != "" && st.body.err == nil {
-		st.body.err = badBody(why)
-	} else if st.body.err == nil {
-		for _, f := range b.fields {
-			st.x.Request.Trailers.Add(f.Name, f.Value)
-		}
+	if st.body.err == nil {
+		st.body.err = b.trailer.Fill(&st.x.Request.Trailers)
 	}
-	st.endBody(len(b.fields) > 0)
+	st.endBody(b.trailer.Len() > 0)
 	return nil
-}
-
-// refusedTrailer says what is wrong with the trailers; "" nothing.
-func (b *fieldBlock) refusedTrailer() string {
-	if b.count > maxTrailers {
-		return "too many trailers"
-	}
-	for _, f := range b.fields {
-		if id := exchange.KnownField([]byte(f.Name)); id.HopByHop() || forbiddenTrailer.Has(id) {
-			return "trailer " + f.Name + " is not allowed"
-		}
-		if !exchange.ValidValue(f.Value) {
-			return "malformed trailer"
-		}
-	}
-	return ""
 }
