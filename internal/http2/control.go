@@ -151,7 +151,7 @@ func (c *serverConn) onWindowUpdate(f *frame) *connError {
 	switch st := c.streams[f.id]; {
 	case f.id != 0 && c.unopened(f.id):
 		return protocolError("WINDOW_UPDATE on a stream that was never opened")
-	case !c.updates.spend(1):
+	case !c.updates.Spend(1):
 		return flood("WINDOW_UPDATE frames")
 	case f.id == 0 && n == 0:
 		return protocolError("WINDOW_UPDATE of 0")
@@ -174,7 +174,7 @@ func (c *serverConn) onWindowUpdate(f *frame) *connError {
 
 // fault resets a stream for what its client did wrong on it, which ends the exchange. The lock is held.
 func (c *serverConn) fault(st *stream, code http2.ErrCode) *connError {
-	if !c.reader.faults.spend(1) {
+	if !c.reader.faults.Spend(1) {
 		return flood("faulty streams")
 	}
 	c.reset(st, code)
@@ -235,7 +235,7 @@ func (c *serverConn) onData(f *frame) *connError {
 		return err
 	}
 	end := f.flags&flagEnd != 0
-	if len(f.payload) == 0 && !end && !c.reader.idle.spend(1) {
+	if len(f.payload) == 0 && !end && !c.reader.idle.Spend(1) {
 		return flood("empty DATA frames")
 	}
 	c.mu.Lock()
@@ -285,7 +285,7 @@ func (c *serverConn) late(id uint32, st *stream) *connError {
 		return c.fault(st, http2.ErrCodeStreamClosed)
 	case len(c.resets.ids) < resetsKept*c.set.MaxStreams:
 		return &connError{http2.ErrCodeStreamClosed, "frame on a closed stream"}
-	case !c.reader.faults.spend(1): // it may have been one of the streams that are not remembered
+	case !c.reader.faults.Spend(1): // it may have been one of the streams that are not remembered
 		return flood("frames on closed streams")
 	}
 	o := c.buffer()

@@ -78,7 +78,7 @@ func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 	r := &c.reader
 	if b.id > c.maxID {
 		refused := c.active >= c.set.MaxStreams || len(c.streams) >= 2*c.set.MaxStreams
-		if (refused || c.phase >= final) && !r.faults.spend(1) {
+		if (refused || c.phase >= final) && !r.faults.Spend(1) {
 			return 0, flood("streams")
 		}
 		if c.phase >= final {
@@ -116,7 +116,7 @@ func (c *serverConn) onContinuation(f *frame) *connError {
 	if !b.open {
 		return protocolError("CONTINUATION of nothing")
 	}
-	if b.frames++; b.frames > maxContinuations || len(f.payload) == 0 && !c.reader.idle.spend(1) {
+	if b.frames++; b.frames > maxContinuations || len(f.payload) == 0 && !c.reader.idle.Spend(1) {
 		return flood("CONTINUATION frames")
 	}
 	return c.decode(f)
@@ -219,7 +219,7 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 		defer c.mu.Unlock()
 		c.heading = false
 		defer c.settle()
-		if !c.reader.faults.spend(1) {
+		if !c.reader.faults.Spend(1) {
 			return flood("malformed requests")
 		}
 		c.refuse(b.id, http2.ErrCodeProtocol)

@@ -18,7 +18,7 @@ type reader struct {
 	fresh []*stream // opened by what has just been read; they begin when all of that has been handled
 	known bool      // the client's settings have come
 
-	idle, faults budget
+	idle, faults Budget
 }
 
 // Buffers of the reader. A connection without streams holds a small one.
@@ -36,7 +36,7 @@ func (r *reader) init(c *serverConn) {
 	r.buf = smallPool.Get().(*[]byte)
 	r.dec = hpack.NewDecoder(firstTable, c.field)
 	r.dec.SetMaxStringLength(c.set.listLimit())
-	r.idle, r.faults = newBudget(idleBurst, idleRate), newBudget(resetsBorne*c.set.MaxStreams, faultRate)
+	r.idle, r.faults = NewBudget(idleBurst, idleRate), NewBudget(resetsBorne*c.set.MaxStreams, faultRate)
 }
 
 func (r *reader) free() {
@@ -188,7 +188,7 @@ func (c *serverConn) handle(f *frame) *connError {
 	if f.kind == http2.FrameSettings {
 		cost += len(f.payload) / 64
 	}
-	if !r.idle.spend(cost) {
+	if !r.idle.Spend(cost) {
 		return flood(f.kind.String() + " frames")
 	}
 	switch f.kind {

@@ -87,7 +87,7 @@ type serverConn struct {
 	credit  int // received, used up, and not yet told
 	receive int // what the client may still send
 
-	updates budget
+	updates Budget
 }
 
 // resets remembers the streams that we have reset last: what their clients sent before they knew is ignored.
@@ -124,7 +124,7 @@ func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) 
 	sc := &serverConn{
 		srv: s, set: set, info: c.Info(), wire: newWire(c, prefix), streams: make(map[uint32]*stream),
 		wakeWriter: make(chan struct{}, 1),
-		sendWindow: firstConnWindow, firstWindow: firstConnWindow, receive: connWindow, updates: newBudget(updateBurst, updateRate),
+		sendWindow: firstConnWindow, firstWindow: firstConnWindow, receive: connWindow, updates: NewBudget(updateBurst, updateRate),
 	}
 	sc.reader.init(sc)
 	sc.wait.Bind(s.clock)
