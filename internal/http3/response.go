@@ -136,7 +136,7 @@ func (st *stream) sendRest(x *exchange.Exchange, body []byte, last bool) error {
 		ok = st.put(r.scratch)
 	}
 	r.done = ok && last
-	if r.done && !st.malformed {
+	if r.done {
 		st.end()
 	}
 	return st.settled(ok)

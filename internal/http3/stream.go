@@ -27,7 +27,7 @@ type stream struct {
 
 	block     []byte          // the request head as HTTP/1.1 spells it
 	refused   *exchange.Error // what the head is refused with; nil: it is not
-	malformed bool            // the stream is reset behind the answer (RFC 9114 §4.1.2)
+	malformed bool            // the client is told so behind the answer (RFC 9114 §4.1.2)
 
 	in         input
 	late       bool // the read alarm has fired
@@ -149,17 +149,18 @@ func precheck(r *exchange.Request) *exchange.Error {
 }
 
 // close ends both sides of the stream as far as they are not ended yet, and lets the client open another one. The answer
-// is whole if ours has ended; the rest of the request is then not wanted (RFC 9114 §4.1).
+// is whole if ours has ended; the rest of the request is then not wanted (RFC 9114 §4.1). A reset would take the answer to
+// a malformed request back, so that its client is told on the other side only.
 func (st *stream) close(ended, faulty bool) {
 	st.unwatch()
-	switch {
-	case ended || faulty:
-	case st.malformed && st.resp.done:
-		st.q.CancelWrite(codeMessage)
-	default:
+	if !ended && !faulty {
 		st.q.CancelWrite(codeInternal)
 	}
-	st.q.CancelRead(codeNo)
+	if st.malformed {
+		st.q.CancelRead(codeMessage)
+	} else {
+		st.q.CancelRead(codeNo)
+	}
 	st.q.ReleaseStreamCredit()
 }
 
