@@ -150,3 +150,39 @@ func (p *peer) over() uint64 {
 	}
 	return uint64(over.ErrorCode)
 }
+
+// awaitGoAway reads the server's control stream until it has told n times which streams are the last.
+func (p *peer) awaitGoAway(n int) (ids []uint64) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Second)
+	defer cancel()
+	st, err := p.q.AcceptUniStream(ctx)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_ = st.SetReadDeadline(time.Now().Add(10 * time.Second))
+	r := quicvarint.NewReader(st)
+	if typ, err := quicvarint.Read(r); err != nil || typ != 0 {
+		p.t.Fatalf("a stream of type %d: %v", typ, err)
+	}
+	for len(ids) < n {
+		typ, err := quicvarint.Read(r)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		length, err := quicvarint.Read(r)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if typ != 7 {
+			_, _ = io.CopyN(io.Discard, r, int64(length))
+			continue
+		}
+		id, err := quicvarint.Read(r)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}

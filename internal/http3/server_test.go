@@ -45,7 +45,7 @@ type rig struct {
 	refuse   atomic.Bool
 	crowded  atomic.Bool
 	admitted atomic.Int64
-	failed   atomic.Int64
+	failed   chan error
 	left     atomic.Int64
 }
 
@@ -56,7 +56,7 @@ func (r *rig) Admit(client netip.AddrPort) *http3.Guest {
 	r.admitted.Add(1)
 	return &http3.Guest{
 		Server: r.Server, Entrypoint: "web", TLS: r.tls.Load, Live: &r.live,
-		Failed: func(error) { r.failed.Add(1) }, Leave: func() { r.left.Add(1) },
+		Failed: func(err error) { r.failed <- err }, Leave: func() { r.left.Add(1) },
 	}
 }
 
@@ -81,7 +81,7 @@ func start(t *testing.T, set *http3.Settings) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Server: http3.NewServer(set, clock), addr: pc.LocalAddr().String()}
+	r := &rig{Server: http3.NewServer(set, clock), addr: pc.LocalAddr().String(), failed: make(chan error, 16)}
 	r.tls.Store(&tls.Config{Certificates: []tls.Certificate{certificate(t)}})
 	if r.listener, err = http3.Listen(pc, r); err != nil {
 		t.Fatal(err)

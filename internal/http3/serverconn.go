@@ -204,14 +204,15 @@ func (c *serverConn) spend(n int) bool {
 	return c.idle.Spend(n)
 }
 
-// fail ends the connection for what its client did.
+// fail ends the connection for what its client did, and waits for that: nothing else is sent behind it.
 func (c *serverConn) fail(err *connError) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.failNow(err)
+	c.mu.Unlock()
+	<-c.q.Context().Done()
 }
 
-// failNow is fail with the lock held.
+// failNow is fail with the lock held, and does not wait.
 func (c *serverConn) failNow(err *connError) {
 	if c.phase == closing {
 		return
