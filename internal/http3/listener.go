@@ -79,7 +79,7 @@ func Listen(pc net.PacketConn, door Door) (*Listener, error) {
 		MaxIdleTimeout: idleTimeout, KeepAlivePeriod: keepAlive, MaxIncomingStreams: maxStreams, MaxIncomingUniStreams: maxControl,
 		InitialStreamReceiveWindow: streamWindow, MaxStreamReceiveWindow: streamWindow,
 		InitialConnectionReceiveWindow: connWindow, MaxConnectionReceiveWindow: connWindow,
-		RequireStreamCreditRelease: true, Versions: []quic.Version{quic.Version1, quic.Version2},
+		RequireStreamCreditRelease: true,
 	}
 	cfg.GetConfigForClient = func(*quic.ClientInfo) (*quic.Config, error) {
 		own := cfg.Clone()
