@@ -14,8 +14,8 @@ import (
 )
 
 // openQUIC has HTTP/3 served on a UDP socket.
-func (s *servers) openQUIC(pc net.PacketConn, d *entrypoint.Door) (entrypoint.QUIC, error) {
-	return http3.Listen(pc, door{d, s})
+func (s *servers) openQUIC(udp *net.UDPConn, pred *net.UnixConn, d *entrypoint.Door) (entrypoint.QUIC, error) {
+	return http3.Listen(udp, pred, door{d, s})
 }
 
 // door finds the server of whoever the entrypoint admits.

@@ -212,6 +212,11 @@ func (s *Set) Drain(mode drain.Mode) {
 	table, udp := s.table, s.udp
 	s.udp = nil
 	s.mu.Unlock()
+	if mode == drain.Gentle {
+		for _, pk := range udp {
+			pk.quic.Cede()
+		}
+	}
 	s.dropPackets(udp, time.Hour) // the drain has its own deadline
 	var wg sync.WaitGroup
 	for _, b := range table {

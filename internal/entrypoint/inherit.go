@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -15,8 +16,9 @@ import (
 type Inherited struct {
 	log *slog.Logger
 
-	mu    sync.Mutex // guards socks
+	mu    sync.Mutex // guards the rest
 	socks []inheritedSocket
+	udp   []inheritedPackets
 }
 
 // inheritedSocket is one descriptor; its file has its own copy, so that closing either does not touch the other.
@@ -24,6 +26,19 @@ type inheritedSocket struct {
 	name  string
 	file  *os.File
 	bound net.Addr
+}
+
+// inheritedPackets is a UDP socket, with the end of a pair that leads to the process that had it; nil: there is none.
+type inheritedPackets struct {
+	inheritedSocket
+	pred *os.File
+}
+
+func (p *inheritedPackets) close() error {
+	if p.pred != nil {
+		_ = p.pred.Close()
+	}
+	return p.file.Close()
 }
 
 // unnamed are names that carry no meaning; such sockets are matched by their address.
@@ -46,9 +61,26 @@ func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
 			log.Warn("an inherited descriptor is not used", "name", name, "descriptor", fd, "error", err)
 			continue
 		}
-		h.socks = append(h.socks, inheritedSocket{name, f, bound})
+		h.add(inheritedSocket{name, f, bound})
 	}
 	return h
+}
+
+// add takes a descriptor in. The end of a pair belongs to the UDP socket in front of it.
+func (h *Inherited) add(s inheritedSocket) {
+	switch s.bound.Network() {
+	case "udp":
+		h.udp = append(h.udp, inheritedPackets{inheritedSocket: s})
+	case pairNetwork:
+		if n := len(h.udp); n > 0 && h.udp[n-1].pred == nil && h.udp[n-1].name == s.name {
+			h.udp[n-1].pred = s.file
+			return
+		}
+		h.log.Warn("an inherited descriptor is not used", "name", s.name, "error", "it belongs to no UDP socket")
+		_ = s.file.Close()
+	default:
+		h.socks = append(h.socks, s)
+	}
 }
 
 func anonymous(name string) bool {
@@ -137,8 +169,45 @@ func (h *Inherited) Close() error {
 		h.log.Warn("an inherited socket is not used", "name", s.name, "address", s.bound.String())
 		errs = append(errs, s.file.Close())
 	}
-	h.socks = nil
+	for i := range h.udp {
+		h.log.Warn("an inherited socket is not used", "name", h.udp[i].name, "address", h.udp[i].bound.String())
+		errs = append(errs, h.udp[i].close())
+	}
+	h.socks, h.udp = nil, nil
 	return errors.Join(errs...)
+}
+
+// takePackets gives the UDP socket beside a TCP one, if there is one with the entrypoint's name, or without a name, of that
+// address.
+func (h *Inherited) takePackets(name string, tcp *net.TCPAddr) (*net.UDPConn, *net.UnixConn, error) {
+	if h == nil {
+		return nil, nil, nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.udp {
+		p := h.udp[i]
+		udp, ok := p.bound.(*net.UDPAddr)
+		if !ok || p.name != name && !anonymous(p.name) || udp.Port != tcp.Port || udp.AddrPort().Addr().Unmap() != tcp.AddrPort().Addr().Unmap() {
+			continue
+		}
+		h.udp = slices.Delete(h.udp, i, i+1)
+		defer func() { _ = p.close() }() // what is used are copies
+		pc, err := net.FilePacketConn(p.file)
+		if err != nil {
+			return nil, nil, err
+		}
+		conn, ok := pc.(*net.UDPConn)
+		if !ok || p.pred == nil {
+			return conn, nil, nil
+		}
+		pred, err := net.FileConn(p.pred)
+		if err != nil {
+			return nil, nil, errors.Join(err, pc.Close())
+		}
+		return conn, pred.(*net.UnixConn), nil
+	}
+	return nil, nil, nil
 }
 
 // Files returns a copy of every listening socket with the name of its entrypoint, which repeats for the sockets of
@@ -146,7 +215,7 @@ func (h *Inherited) Close() error {
 // cannot carry are given as "unknown", and are then found by address.
 func (s *Set) Files() (names []string, files []*os.File, err error) {
 	s.mu.Lock()
-	table := s.table
+	table, udp := s.table, s.udp
 	s.mu.Unlock()
 	for name, b := range table {
 		b.sock.passedOn.Store(true)
@@ -161,8 +230,39 @@ func (s *Set) Files() (names []string, files []*os.File, err error) {
 			names, files = append(names, descriptorName(name)), append(files, f)
 		}
 	}
+	for name, pk := range udp {
+		handed, herr := pk.handOver()
+		files = append(files, handed...)
+		for range handed {
+			names = append(names, descriptorName(name))
+		}
+		if herr != nil {
+			for _, f := range files {
+				_ = f.Close()
+			}
+			return nil, nil, fmt.Errorf("entrypoint %s: handing its UDP socket over: %w", name, herr)
+		}
+	}
 	return names, files, nil
 }
+
+// handOver makes the descriptors for a process that takes the socket over: a copy, and the end of a pair behind it.
+func (pk *packets) handOver() ([]*os.File, error) {
+	next, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	f, err := pk.quic.HandOver(next)
+	if err != nil {
+		_ = next.Close()
+		_ = theirs.Close()
+		return nil, err
+	}
+	return []*os.File{f, theirs}, nil
+}
+
+// pairNetwork is what the net package calls the sockets of a pair: a Unix socket that keeps messages apart.
+const pairNetwork = "unixpacket"
 
 // descriptorName is the name as LISTEN_FDNAMES can carry it.
 func descriptorName(name string) string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,12 +22,18 @@ type QUIC interface {
 	Drain(mode drain.Mode)
 	// Wait returns nil once no connection is left, or the context's error.
 	Wait(ctx context.Context) error
+	// HandOver returns a copy of the socket for another process, which passes packets of connections that stay here back by
+	// the other end of next.
+	HandOver(next *net.UnixConn) (*os.File, error)
+	// Cede leaves the socket to the process that it was handed over to. Without one it does nothing.
+	Cede()
 	// Close ends what is left and closes the socket.
 	Close() error
 }
 
-// OpenQUIC begins to serve a UDP socket. Who begins a connection on it is asked at the door.
-type OpenQUIC func(pc net.PacketConn, door *Door) (QUIC, error)
+// OpenQUIC begins to serve a UDP socket. Who begins a connection on it is asked at the door. pred leads to the process that
+// has handed the socket over; nil: none has.
+type OpenQUIC func(udp *net.UDPConn, pred *net.UnixConn, door *Door) (QUIC, error)
 
 // Door is where clients of QUIC come in: it leads to the entrypoint that has the socket at the moment. Its methods do not
 // block.
@@ -140,23 +147,38 @@ func (s *Set) openPackets(ctx context.Context, b *binding) (*packets, error) {
 		return nil, errNoQUIC
 	}
 	a := &b.sock.addr
-	host := ""
-	if a.ip.IsValid() {
-		host = a.ip.String()
+	udp, pred, err := s.setup.Inherited.takePackets(b.name, tcp)
+	if err == nil && udp == nil {
+		udp, err = bindPackets(ctx, a, tcp.Port)
 	}
-	var lc net.ListenConfig
-	pc, err := lc.ListenPacket(ctx, strings.Replace(a.network(), "tcp", "udp", 1), net.JoinHostPort(host, strconv.Itoa(tcp.Port)))
 	if err != nil {
 		return nil, err
 	}
 	pk := &packets{key: a.key, held: 1, closed: make(chan struct{})}
-	if pk.quic, err = s.setup.QUIC(pc, &pk.door); err != nil {
-		return nil, errors.Join(err, pc.Close())
+	if pk.quic, err = s.setup.QUIC(udp, pred, &pk.door); err != nil {
+		if pred != nil {
+			_ = pred.Close()
+		}
+		return nil, errors.Join(err, udp.Close())
 	}
 	s.mu.Lock()
 	s.packets[a.key] = pk
 	s.mu.Unlock()
 	return pk, nil
+}
+
+// bindPackets binds a UDP socket.
+func bindPackets(ctx context.Context, a *address, port int) (*net.UDPConn, error) {
+	host := ""
+	if a.ip.IsValid() {
+		host = a.ip.String()
+	}
+	var lc net.ListenConfig
+	pc, err := lc.ListenPacket(ctx, strings.Replace(a.network(), "tcp", "udp", 1), net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, err
+	}
+	return pc.(*net.UDPConn), nil // as networks of that name are
 }
 
 // assignPackets gives each UDP socket of to to its entrypoint, and none to those of from that are not in to.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +54,7 @@ type Guest struct {
 
 // Listener is QUIC on one UDP socket.
 type Listener struct {
-	pc   net.PacketConn
+	sock *socket
 	tr   *quic.Transport
 	ln   *quic.Listener
 	door Door
@@ -68,11 +69,16 @@ type Listener struct {
 	quic  *tls.Config
 }
 
-// Listen begins to serve the socket, and owns it unless there is an error.
-func Listen(pc net.PacketConn, door Door) (*Listener, error) {
-	l := &Listener{pc: pc, door: door, done: make(chan struct{}), conns: make(map[*serverConn]struct{})}
+// Listen begins to serve the socket, and owns it and pred unless there is an error. pred leads to the process that has handed
+// the socket over; nil: none has.
+func Listen(udp *net.UDPConn, pred *net.UnixConn, door Door) (*Listener, error) {
+	sock, err := newSocket(udp, pred)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{sock: sock, door: door, done: make(chan struct{}), conns: make(map[*serverConn]struct{})}
 	l.tr = &quic.Transport{
-		Conn: pc, ConnectionIDLength: 8, ConnContext: l.admit,
+		Conn: sock, ConnectionIDGenerator: ids{sock.own}, ConnContext: l.admit,
 		VerifySourceAddress: func(net.Addr) bool { return l.greeted.Load() >= crowd || door.Crowded() },
 	}
 	cfg := &quic.Config{
@@ -237,8 +243,15 @@ func (l *Listener) Close() error {
 	l.mu.Unlock()
 	err := errors.Join(l.ln.Close(), l.tr.Close())
 	<-l.done
-	return errors.Join(err, l.pc.Close())
+	return errors.Join(err, l.sock.Close())
 }
+
+// HandOver returns a copy of the socket for another process. Once it has the socket (Cede), it passes packets of
+// connections that stay here back by the other end of next, which belongs to the listener then.
+func (l *Listener) HandOver(next *net.UnixConn) (*os.File, error) { return l.sock.handOver(next) }
+
+// Cede leaves the socket to the process that it was handed over to. Without one it does nothing.
+func (l *Listener) Cede() { l.sock.cede() }
 
 // addrPort is an address of UDP.
 func addrPort(a net.Addr) netip.AddrPort {

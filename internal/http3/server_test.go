@@ -73,17 +73,24 @@ func settings(h exchange.Handler) *http3.Settings {
 // start serves on a loopback port until the test ends.
 func start(t *testing.T, set *http3.Settings) *rig {
 	t.Helper()
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, set, pc, nil)
+}
+
+// startOn serves on a socket that another listener may have handed over.
+func startOn(t *testing.T, set *http3.Settings, pc *net.UDPConn, pred *net.UnixConn) *rig {
+	t.Helper()
 	clock := conn.NewClock()
 	ctx, cancel := context.WithCancel(context.Background())
 	var clocked sync.WaitGroup
 	clocked.Go(func() { _ = clock.Run(ctx) })
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &rig{Server: http3.NewServer(set, clock), addr: pc.LocalAddr().String(), failed: make(chan error, 16)}
 	r.tls.Store(&tls.Config{Certificates: []tls.Certificate{certificate(t)}})
-	if r.listener, err = http3.Listen(pc, r); err != nil {
+	var err error
+	if r.listener, err = http3.Listen(pc, pred, r); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
