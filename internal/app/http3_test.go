@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -305,4 +307,51 @@ func TestHTTP3Shutdown(t *testing.T) {
 		t.Error(got)
 	}
 	<-stopped
+}
+
+// TestHTTP3Upgrade: another process takes the UDP socket over. What runs over HTTP/3 ends whole in the old one, to which its
+// packets are passed back; its connection may ask once more; and new connections are served by the new process.
+func TestHTTP3Upgrade(t *testing.T) {
+	dir := installed(t, "v1")
+	certFile, keyFile := certificate(t, dir)
+	began, release := make(chan struct{}, 1), make(chan struct{})
+	s := secureSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)+threeALPN, "")
+	s.extra = "routers \"slow\" {\n rule = \"PathPrefix(`/slow`)\"\n service = \"slow\"\n}\nservices \"slow\" { load_balancer { servers { url = \"" +
+		slowBackend(t, began, release) + "\" } } }"
+	old := gatewaytest.Run(t, filepath.Join(dir, "sluice"), "-c", configured(t, dir, s), "--log-format", "json")
+	url := "https://" + old.Await(t, `"listening","entrypoint":"tls","address":"([^"]+)"`)
+	c := http3Client(t, nil)
+	answered := make(chan string, 1)
+	go func() {
+		_, body, err := fetch(c, url+"/slow")
+		answered <- fmt.Sprint(body, err)
+	}()
+	<-began
+	old.Signal(t, syscall.SIGUSR2)
+	pid, err := strconv.Atoi(old.Await(t, `"the new binary has taken over","pid":([0-9]+)`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+		gatewaytest.Until(t, "the new process has ended", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+	})
+	for range 20 { // none of them is lost between the two
+		if _, body, err := fetch(http3Client(t, nil), url); err != nil || body != "one" {
+			t.Fatalf("the new process: %q %v", body, err)
+		}
+	}
+	if _, body, err := fetch(c, url); err != nil || body != "one" {
+		t.Errorf("once more on the old connection: %q %v", body, err)
+	}
+	close(release)
+	if got := <-answered; got != "slow<nil>" {
+		t.Errorf("the request that ran: %s", got)
+	}
+	if code, err := old.Ended(gatewaytest.Patience); err != nil || code != 0 {
+		t.Errorf("the old process: %d %v\n%s", code, err, old.Output())
+	}
+	if _, body, err := fetch(http3Client(t, nil), url); err != nil || body != "one" {
+		t.Errorf("afterwards: %q %v", body, err)
+	}
 }

@@ -212,9 +212,11 @@ func (s *Set) Drain(mode drain.Mode) {
 	table, udp := s.table, s.udp
 	s.udp = nil
 	s.mu.Unlock()
-	if mode == drain.Gentle {
-		for _, pk := range udp {
-			pk.quic.Cede()
+	for _, pk := range udp {
+		if mode == drain.Gentle {
+			pk.quic.Cede() // who has come before that is still served
+		} else {
+			pk.door.owner.Store(nil)
 		}
 	}
 	s.dropPackets(udp, time.Hour) // the drain has its own deadline

@@ -195,8 +195,8 @@ func assignPackets(to, from map[string]*packets, table map[string]*binding) {
 	}
 }
 
-// dropPackets gives up a hold on each of them. What nobody holds any more refuses connections, drains those that it has,
-// and is closed when they have ended, or after bound.
+// dropPackets gives up a hold on each of them. What nobody holds any more has its connections drain, and is closed when they
+// have ended, or after bound.
 func (s *Set) dropPackets(all map[string]*packets, bound time.Duration) {
 	for _, pk := range all {
 		s.mu.Lock()
@@ -204,7 +204,6 @@ func (s *Set) dropPackets(all map[string]*packets, bound time.Duration) {
 		last := pk.held == 0
 		s.mu.Unlock()
 		if last {
-			pk.door.owner.Store(nil)
 			pk.quic.Drain(drain.Gentle)
 			s.closing.Go(func() { s.closePackets(pk, bound) })
 		}
