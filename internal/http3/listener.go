@@ -72,6 +72,8 @@ type Listener struct {
 // Listen begins to serve the socket, and owns it and pred unless there is an error. pred leads to the process that has handed
 // the socket over; nil: none has.
 func Listen(udp *net.UDPConn, pred *net.UnixConn, door Door) (*Listener, error) {
+	// It would write about small buffers to standard error, past the process log; the documents tell of them.
+	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true")
 	sock, err := newSocket(udp, pred)
 	if err != nil {
 		return nil, err
