@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -317,6 +318,65 @@ func TestAdmission(t *testing.T) {
 		t.Error("served without a certificate")
 	}
 	within(t, 10*time.Second, "the count of the failed handshake", r.failed)
+}
+
+// deaf is a socket that only sends.
+type deaf struct {
+	net.PacketConn
+	sent chan struct{}
+	once sync.Once
+}
+
+func (d *deaf) WriteTo(b []byte, to net.Addr) (int, error) {
+	defer d.once.Do(func() { close(d.sent) })
+	return d.PacketConn.WriteTo(b, to)
+}
+
+func (d *deaf) ReadFrom(b []byte) (int, net.Addr, error) {
+	for {
+		if n, from, err := d.PacketConn.ReadFrom(b); err != nil {
+			return n, from, err
+		}
+	}
+}
+
+// Clients that may be at forged addresses hold no more than 64 handshakes; the others prove theirs first.
+func TestRetry(t *testing.T) {
+	const most = 64
+	r := start(t, settings(echo))
+	r.handshake.Store(int64(4 * time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	var dialing sync.WaitGroup
+	defer dialing.Wait()
+	defer cancel()
+	to, err := net.ResolveUDPAddr("udp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*deaf
+	for range most + 10 {
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &deaf{PacketConn: pc, sent: make(chan struct{})}
+		all = append(all, d)
+		dialing.Go(func() {
+			defer pc.Close()
+			if _, err := quic.Dial(ctx, d, to, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h3"}}, nil); err == nil {
+				t.Error("connected without an answer")
+			}
+		})
+	}
+	for _, d := range all {
+		within(t, 10*time.Second, "the first packet", d.sent)
+	}
+	if resp, _ := do(t, client(t), request(t, "GET", "https://"+r.addr, nil)); resp.StatusCode != 200 {
+		t.Errorf("%d", resp.StatusCode)
+	}
+	if n := r.admitted.Load(); n != most+1 {
+		t.Errorf("%d clients were admitted", n)
+	}
 }
 
 // There is no early data: a resumed session sends its request after the handshake.

@@ -38,15 +38,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rig is a running listener with one server behind it.
 type rig struct {
 	*http3.Server
-	listener *http3.Listener
-	addr     string
-	live     drain.Tracker
-	tls      atomic.Pointer[tls.Config]
-	refuse   atomic.Bool
-	crowded  atomic.Bool
-	admitted atomic.Int64
-	failed   chan error
-	left     atomic.Int64
+	listener  *http3.Listener
+	addr      string
+	live      drain.Tracker
+	tls       atomic.Pointer[tls.Config]
+	refuse    atomic.Bool
+	crowded   atomic.Bool
+	admitted  atomic.Int64
+	failed    chan error
+	handshake atomic.Int64 // its time limit; 0 a second
+	left      atomic.Int64
 }
 
 func (r *rig) Admit(client netip.AddrPort) *http3.Guest {
@@ -60,8 +61,13 @@ func (r *rig) Admit(client netip.AddrPort) *http3.Guest {
 	}
 }
 
-func (r *rig) Crowded() bool                 { return r.crowded.Load() }
-func (*rig) HandshakeTimeout() time.Duration { return time.Second }
+func (r *rig) Crowded() bool { return r.crowded.Load() }
+func (r *rig) HandshakeTimeout() time.Duration {
+	if d := r.handshake.Load(); d > 0 {
+		return time.Duration(d)
+	}
+	return time.Second
+}
 
 func settings(h exchange.Handler) *http3.Settings {
 	return &http3.Settings{
@@ -87,7 +93,7 @@ func startOn(t *testing.T, set *http3.Settings, pc *net.UDPConn, pred *net.UnixC
 	ctx, cancel := context.WithCancel(context.Background())
 	var clocked sync.WaitGroup
 	clocked.Go(func() { _ = clock.Run(ctx) })
-	r := &rig{Server: http3.NewServer(set, clock), addr: pc.LocalAddr().String(), failed: make(chan error, 16)}
+	r := &rig{Server: http3.NewServer(set, clock), addr: pc.LocalAddr().String(), failed: make(chan error, 256)}
 	r.tls.Store(&tls.Config{Certificates: []tls.Certificate{certificate(t)}})
 	var err error
 	if r.listener, err = http3.Listen(pc, pred, r); err != nil {

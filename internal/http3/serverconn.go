@@ -125,9 +125,6 @@ func (c *serverConn) open(q *quic.Stream) {
 		c.await(0)
 	}
 	st.watch()
-	if c.q.Context().Err() != nil {
-		st.giveUp()
-	}
 	c.running.Add(1)
 	go st.run()
 }
