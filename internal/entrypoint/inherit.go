@@ -16,9 +16,8 @@ import (
 type Inherited struct {
 	log *slog.Logger
 
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards socks
 	socks []inheritedSocket
-	udp   []inheritedPackets
 }
 
 // inheritedSocket is one descriptor; its file has its own copy, so that closing either does not touch the other.
@@ -26,20 +25,18 @@ type inheritedSocket struct {
 	name  string
 	file  *os.File
 	bound net.Addr
+	pred  *os.File // of UDP: the end of a pair that leads to the process that had the socket; nil: there is none
 }
 
-// inheritedPackets is a UDP socket, with the end of a pair that leads to the process that had it; nil: there is none.
-type inheritedPackets struct {
-	inheritedSocket
-	pred *os.File
-}
-
-func (p *inheritedPackets) close() error {
-	if p.pred != nil {
-		_ = p.pred.Close()
+func (s *inheritedSocket) close() error {
+	if s.pred != nil {
+		_ = s.pred.Close()
 	}
-	return p.file.Close()
+	return s.file.Close()
 }
+
+// udp reports whether it is a socket of UDP.
+func (s *inheritedSocket) udp() bool { return s.bound.Network() == "udp" }
 
 // unnamed are names that carry no meaning; such sockets are matched by their address.
 var unnamed = []string{"", "unknown", "stored", "connection"}
@@ -61,26 +58,23 @@ func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
 			log.Warn("an inherited descriptor is not used", "name", name, "descriptor", fd, "error", err)
 			continue
 		}
-		h.add(inheritedSocket{name, f, bound})
+		h.add(inheritedSocket{name: name, file: f, bound: bound})
 	}
 	return h
 }
 
 // add takes a descriptor in. The end of a pair belongs to the UDP socket in front of it.
 func (h *Inherited) add(s inheritedSocket) {
-	switch s.bound.Network() {
-	case "udp":
-		h.udp = append(h.udp, inheritedPackets{inheritedSocket: s})
-	case pairNetwork:
-		if n := len(h.udp); n > 0 && h.udp[n-1].pred == nil && h.udp[n-1].name == s.name {
-			h.udp[n-1].pred = s.file
-			return
-		}
-		h.log.Warn("an inherited descriptor is not used", "name", s.name, "error", "it belongs to no UDP socket")
-		_ = s.file.Close()
-	default:
+	if s.bound.Network() != pairNetwork {
 		h.socks = append(h.socks, s)
+		return
 	}
+	if n := len(h.socks); n > 0 && h.socks[n-1].udp() && h.socks[n-1].pred == nil {
+		h.socks[n-1].pred = s.file
+		return
+	}
+	h.log.Warn("an inherited descriptor is not used", "name", s.name, "error", "it belongs to no UDP socket")
+	_ = s.file.Close()
 }
 
 func anonymous(name string) bool {
@@ -103,11 +97,13 @@ func (h *Inherited) pick(name string, a *address) ([]inheritedSocket, error) {
 	var mine, rest []inheritedSocket
 	named := false
 	for _, s := range h.socks {
-		named = named || s.name == name
+		named = named || s.name == name && !s.udp()
 	}
 	var bound net.Addr
 	for _, s := range h.socks {
 		switch {
+		case s.udp():
+			rest = append(rest, s)
 		case named && s.name == name && !a.is(s.bound):
 			return nil, fmt.Errorf("the inherited socket of that name is bound to %s", s.bound)
 		case named && s.name == name, !named && anonymous(s.name) && a.is(s.bound):
@@ -167,13 +163,9 @@ func (h *Inherited) Close() error {
 	var errs []error
 	for _, s := range h.socks {
 		h.log.Warn("an inherited socket is not used", "name", s.name, "address", s.bound.String())
-		errs = append(errs, s.file.Close())
+		errs = append(errs, s.close())
 	}
-	for i := range h.udp {
-		h.log.Warn("an inherited socket is not used", "name", h.udp[i].name, "address", h.udp[i].bound.String())
-		errs = append(errs, h.udp[i].close())
-	}
-	h.socks, h.udp = nil, nil
+	h.socks = nil
 	return errors.Join(errs...)
 }
 
@@ -185,13 +177,12 @@ func (h *Inherited) takePackets(name string, tcp *net.TCPAddr) (*net.UDPConn, *n
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i := range h.udp {
-		p := h.udp[i]
+	for i, p := range h.socks {
 		udp, ok := p.bound.(*net.UDPAddr)
 		if !ok || p.name != name && !anonymous(p.name) || udp.Port != tcp.Port || udp.AddrPort().Addr().Unmap() != tcp.AddrPort().Addr().Unmap() {
 			continue
 		}
-		h.udp = slices.Delete(h.udp, i, i+1)
+		h.socks = slices.Delete(h.socks, i, i+1)
 		defer func() { _ = p.close() }() // what is used are copies
 		pc, err := net.FilePacketConn(p.file)
 		if err != nil {
