@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -225,9 +226,9 @@ func TestForce(t *testing.T) {
 	p.over()
 }
 
-// TestKF_RapidReset: taking streams back again and again costs the client its connection, and is recorded; never do more
+// TestKF_H2G_08: taking streams back again and again costs the client its connection, and is recorded; never do more
 // handlers run than streams are allowed.
-func TestKF_RapidReset(t *testing.T) {
+func TestKF_H2G_08(t *testing.T) {
 	var mu sync.Mutex
 	running, most := 0, 0
 	recorded := make(chan exchange.Code, 4)
@@ -423,5 +424,42 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 	if n := r.admitted.Load(); n != 1 {
 		t.Errorf("%d connections", n)
+	}
+}
+
+// TestKF_STR_13: what a client does not take is not read from the backend and stored: the handler waits.
+func TestKF_STR_13(t *testing.T) {
+	const window, piece = 64 << 10, 16 << 10
+	var sent atomic.Int64
+	r := start(t, settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
+		x.Response.Status = 200
+		for range 64 {
+			if err := x.Send(make([]byte, piece), false); err != nil {
+				return err
+			}
+			sent.Add(piece)
+		}
+		return x.Send(nil, true)
+	})))
+	q, err := quic.DialAddr(t.Context(), r.addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h3"}}, &quic.Config{
+		InitialStreamReceiveWindow: window, MaxStreamReceiveWindow: window,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = q.CloseWithError(0x100, "") }()
+	p := &peer{t, q}
+	st := p.send(get(), true)
+	for end := time.Now().Add(10 * time.Second); sent.Load() < window-2*piece; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("only %d bytes are sent", sent.Load())
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // for what should not come
+	if n := sent.Load(); n > window+piece {
+		t.Errorf("%d bytes are sent to a client with room for %d", n, window)
+	}
+	if got := p.await(st); got.status != "200" || len(got.body) != 64*piece {
+		t.Errorf("%d bytes with status %s", len(got.body), got.status)
 	}
 }

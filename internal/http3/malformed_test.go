@@ -15,9 +15,9 @@ func join(parts ...[]byte) (b []byte) {
 	return b
 }
 
-// TestKF_MalformedRequests sends what is no request, what is one that nobody may serve, and what two parsers could read
+// TestMalformedRequests sends what is no request, what is one that nobody may serve, and what two parsers could read
 // differently. None of it reaches the handler as something else than it is.
-func TestKF_MalformedRequests(t *testing.T) {
+func TestMalformedRequests(t *testing.T) {
 	served := new(atomic.Int64)
 	set := settings(exchange.HandlerFunc(func(x *exchange.Exchange) error {
 		body, err := readAll(x)
