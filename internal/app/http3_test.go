@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
@@ -163,12 +162,7 @@ func TestHTTP3Reload(t *testing.T) {
 	if _, body, err := fetch(idle, url); err != nil || body != "one" { // its connection may be used once more
 		t.Errorf("behind: %q %v", body, err)
 	}
-	for deadline := time.Now().Add(gatewaytest.Patience); !free(); {
-		if time.Now().After(deadline) {
-			t.Fatal("the UDP port is not given back")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	gatewaytest.Until(t, "the UDP port is given back", free)
 	g.Apply(on)
 	if _, body, err := fetch(http3Client(t, nil), url); err != nil || body != "one" {
 		t.Errorf("at last: %q %v", body, err)
@@ -299,9 +293,7 @@ func TestHTTP3Shutdown(t *testing.T) {
 	<-began
 	stopped := make(chan struct{})
 	go func() { g.Stop(); close(stopped) }()
-	for g.State() == "running" {
-		time.Sleep(time.Millisecond)
-	}
+	gatewaytest.Until(t, "it stops", func() bool { return g.State() != "running" })
 	close(release)
 	if got := <-answered; got != "slow<nil>" {
 		t.Error(got)
