@@ -345,7 +345,7 @@ func (d *deaf) ReadFrom(b []byte) (int, net.Addr, error) {
 func TestRetry(t *testing.T) {
 	const most = 64
 	r := start(t, settings(echo))
-	r.handshake.Store(int64(4 * time.Second))
+	r.handshake.Store(int64(8 * time.Second))
 	ctx, cancel := context.WithCancel(t.Context())
 	var dialing sync.WaitGroup
 	defer dialing.Wait()

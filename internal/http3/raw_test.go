@@ -63,9 +63,7 @@ func (p *peer) send(b []byte, end bool) *quic.Stream {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := st.Write(b); err != nil {
-		p.t.Fatal(err)
-	}
+	_, _ = st.Write(b) // the server may have answered, or ended the connection, before it has read all: what is read tells
 	if end {
 		_ = st.Close()
 	}
@@ -79,9 +77,7 @@ func (p *peer) control(b []byte) *quic.SendStream {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := st.Write(b); err != nil {
-		p.t.Fatal(err)
-	}
+	_, _ = st.Write(b)
 	return st
 }
 

@@ -46,7 +46,7 @@ type rig struct {
 	crowded   atomic.Bool
 	admitted  atomic.Int64
 	failed    chan error
-	handshake atomic.Int64 // its time limit; 0 a second
+	handshake atomic.Int64 // its time limit; 0 is ten seconds
 	left      atomic.Int64
 }
 
@@ -66,7 +66,7 @@ func (r *rig) HandshakeTimeout() time.Duration {
 	if d := r.handshake.Load(); d > 0 {
 		return time.Duration(d)
 	}
-	return time.Second
+	return 10 * time.Second
 }
 
 func settings(h exchange.Handler) *http3.Settings {
@@ -102,7 +102,7 @@ func startOn(t *testing.T, set *http3.Settings, pc *net.UDPConn, pred *net.UnixC
 	t.Cleanup(func() {
 		defer func() { cancel(); clocked.Wait() }()
 		r.live.Force()
-		wait, stop := context.WithTimeout(context.Background(), 10*time.Second)
+		wait, stop := context.WithTimeout(context.Background(), 20*time.Second)
 		defer stop()
 		if err := r.listener.Wait(wait); err != nil {
 			t.Errorf("connections are left: %v", err)
