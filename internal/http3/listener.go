@@ -173,13 +173,14 @@ func (l *Listener) tlsConfig(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return l.quic, nil
 }
 
-// forQUIC copies a configuration.
+// forQUIC copies a configuration. Tickets are made and opened by the original, whose keys are replaced from time to time.
 func forQUIC(plain *tls.Config) *tls.Config {
 	if plain == nil {
 		return nil
 	}
 	c := plain.Clone()
 	c.NextProtos, c.MinVersion, c.GetConfigForClient = protocols, tls.VersionTLS13, nil
+	c.WrapSession, c.UnwrapSession = plain.EncryptTicket, plain.DecryptTicket
 	return c
 }
 
