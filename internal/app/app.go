@@ -109,7 +109,7 @@ func Start(ctx context.Context, o Options) (*App, error) {
 	a := newApp(o)
 	a.setState(stateStarting)
 	inherited := a.inherit()
-	a.sockets = entrypoint.NewSet(entrypoint.Setup{Logger: a.log, Inherited: inherited, Listen: a.listenFunc()})
+	a.sockets = entrypoint.NewSet(entrypoint.Setup{Logger: a.log, Inherited: inherited, Listen: a.listenFunc(), QUIC: a.servers.openQUIC})
 	a.admin = admin.New(a.adminDeps(inherited))
 	a.addParts()
 	if err := a.group.Start(ctx); err != nil {

@@ -5,6 +5,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -98,12 +99,18 @@ type TLS struct {
 	Certificates []KeyPair // the others
 	StrictSNI    bool      // refuse clients that name no server, or one that no certificate is for
 	MinVersion   uint16    // tls.VersionTLS12 (default) or tls.VersionTLS13
-	ALPN         []string  // what is offered, the preferred one first; default h2, http/1.1; empty on protocol tcp
+	ALPN         []string  // what is offered, the preferred one first; default h2, http/1.1; empty on protocol tcp. h3 is HTTP3
 	ClientAuth   ClientAuth
 	ClientCAFile string // PEM; "" without client authentication
 	ClientCAPos  acl.Span
 	ACME         *ACME // nil: certificates come from the files only
 }
+
+// HTTP3 is HTTP/3 in a list of protocols.
+const HTTP3 = "h3"
+
+// HTTP3 reports whether HTTP/3 is served on the UDP port of the address.
+func (t *TLS) HTTP3() bool { return t != nil && slices.Contains(t.ALPN, HTTP3) }
 
 // KeyPair is a certificate file with the file of its key.
 type KeyPair struct {

@@ -81,6 +81,9 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 				d.fail(CodeOtherType, t.where("alpn"), "alpn in %s has no effect on protocol tcp", t.title).Hint = "what is spoken inside is between the client and a backend"
 			}
 		}
+		if e.Protocol == HTTP {
+			d.http3(t, e)
+		}
 		t.finish(nil)
 	}
 	o.finish(nil)

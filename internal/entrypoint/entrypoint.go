@@ -53,6 +53,8 @@ type Options struct {
 	Streams *Streams
 	// H2 serves TLS connections that agreed on h2; nil gives them to HTTP.
 	H2 Serve
+	// HTTP3 has the UDP socket of the same address served as well, by Setup.QUIC. It needs TLS and an IP address.
+	HTTP3 bool
 	// TLS is asked for the configuration of each new connection; nil is clear text. A nil configuration refuses the
 	// connection.
 	TLS func() *tls.Config
@@ -122,6 +124,8 @@ type Setup struct {
 	Sockets int
 	// Listen replaces the kernel, for in-memory networks; nil binds sockets. Its network is tcp, tcp4, tcp6 or unix.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// QUIC serves UDP sockets; nil: no entrypoint can have HTTP/3.
+	QUIC OpenQUIC
 	// Inherited sockets are used instead of binding; nil is none. The set closes those it takes.
 	Inherited *Inherited
 }
@@ -136,9 +140,13 @@ type Set struct {
 	table   map[string]*binding
 	retired map[*binding]struct{} // out of the table, with connections left
 	counts  map[string]*counts
-	plan    *Plan // the one under way
-	busy    bool  // a plan is being prepared
+	packets map[string]*packets // UDP sockets by address, those among them that end
+	udp     map[string]*packets // those of the table
+	plan    *Plan               // the one under way
+	busy    bool                // a plan is being prepared
 	stopped bool
+
+	closing sync.WaitGroup // UDP sockets that end
 }
 
 // NewSet makes an empty set. It starts nothing.
@@ -151,6 +159,7 @@ func NewSet(s Setup) *Set {
 	}
 	return &Set{
 		log: s.Logger, setup: s, table: map[string]*binding{}, retired: map[*binding]struct{}{}, counts: map[string]*counts{},
+		packets: map[string]*packets{},
 	}
 }
 
@@ -204,8 +213,17 @@ func (s *Set) Drain(mode drain.Mode) {
 	}
 	s.mu.Lock()
 	live := s.bindings()
-	table := s.table
+	table, udp := s.table, s.udp
+	s.udp = nil
 	s.mu.Unlock()
+	for _, pk := range udp {
+		if mode == drain.Gentle {
+			pk.quic.Cede() // who has come before that is still served
+		} else {
+			pk.door.owner.Store(nil)
+		}
+	}
+	s.dropPackets(udp, time.Hour) // the drain has its own deadline
 	var wg sync.WaitGroup
 	for _, b := range table {
 		wg.Go(func() {
@@ -267,6 +285,7 @@ const afterForce = 5 * time.Second
 func (s *Set) Shutdown(ctx context.Context, mode drain.Mode) (int, error) {
 	s.Drain(mode)
 	if s.Wait(ctx) == nil {
+		s.closing.Wait()
 		return 0, nil
 	}
 	forced := s.Force()
@@ -275,6 +294,7 @@ func (s *Set) Shutdown(ctx context.Context, mode drain.Mode) (int, error) {
 	if err := s.Wait(ctx); err != nil {
 		return forced, fmt.Errorf("waiting for forced connections: %w", err)
 	}
+	s.closing.Wait()
 	return forced, nil
 }
 

@@ -226,25 +226,25 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// What is no listening stream socket is refused with a warning.
+// What is neither a listening stream socket nor one of UDP is refused with a warning.
 func TestInheritRefuses(t *testing.T) {
 	file, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	gram, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = udp.Close() }()
-	udpFile, err := udp.(*net.UDPConn).File()
+	defer func() { _ = gram.Close() }()
+	gramFile, err := gram.File()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = udpFile.Close() }()
+	defer func() { _ = gramFile.Close() }()
 	var fds []int
-	for _, f := range []*os.File{file, udpFile} {
+	for _, f := range []*os.File{file, gramFile} {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)

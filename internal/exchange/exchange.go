@@ -63,11 +63,14 @@ const (
 	HTTP11 Protocol = iota
 	HTTP10
 	HTTP2
+	HTTP3
 	TCP
 )
 
 // String is the version as an access log prints it.
-func (p Protocol) String() string { return [...]string{"HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "TCP"}[p] }
+func (p Protocol) String() string {
+	return [...]string{"HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "HTTP/3.0", "TCP"}[p]
+}
 
 // Request is the request head. All byte slices are views, valid until the exchange ends; nil means absent.
 type Request struct {
