@@ -209,12 +209,7 @@ type running struct {
 // start runs the worker and waits until it takes orders.
 func (s *site) start(name string) *running {
 	s.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r := &running{site: s, addr: l.Addr().String(), orders: s.path(name)}
-	_ = l.Close()
+	r := &running{site: s, addr: fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(s.t, 1)[0]), orders: s.path(name)}
 	path, err := binary()
 	if err != nil {
 		s.t.Fatal(err)
