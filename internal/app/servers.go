@@ -38,6 +38,11 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 			},
 		}, func() {}
 	}
+	if ep.Protocol == config.UDP {
+		return &entrypoint.Options{Address: ep.Address, Datagrams: &entrypoint.Datagrams{
+			Handler: srv.front, Timeout: ep.UDPSessionTimeout, MaxSessions: int64(ep.UDPMaxSessions),
+		}}, func() {}
+	}
 	one := &http1.Settings{
 		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: srv.front,
 		HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,

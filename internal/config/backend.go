@@ -10,7 +10,6 @@ import (
 var otherSchemes = map[string]string{
 	"h2c": "HTTP/2 without TLS to backends is",
 	"ws":  "a ws:// backend is", "wss": "a wss:// backend is",
-	"udp": "a udp:// backend is",
 }
 
 // backend decodes the URL of a server into s. It reports and returns false when it cannot be used.
@@ -23,14 +22,14 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.badURL(t, title, "needs a scheme and a host", `write "http://host:port"`)
 	case scheme == "unix":
 		return d.unixBackend(t, title, rest, s)
-	case scheme == "http" || scheme == "https" || scheme == "tcp" && strings.HasPrefix(rest, "//"):
+	case scheme == "http" || scheme == "https" || (scheme == "tcp" || scheme == "udp") && strings.HasPrefix(rest, "//"):
 	case otherSchemes[scheme] != "" && strings.HasPrefix(rest, "//"):
-		d.later(t.at, otherSchemes[scheme], "this release dials http://, https://, tcp:// and unix: backends")
+		d.later(t.at, otherSchemes[scheme], "this release dials http://, https://, tcp://, udp:// and unix: backends")
 		return false
 	case strings.HasPrefix(t.s, "[") || isPort(rest) && isHost(scheme):
-		scheme, rest = "tcp", "//"+t.s // where no protocol is spoken none need be named
+		scheme, rest, s.bare = "tcp", "//"+t.s, true // where no protocol is spoken none need be named
 	default:
-		return d.badURL(t, title, "must begin with http://, https://, tcp:// or unix:", "")
+		return d.badURL(t, title, "must begin with http://, https://, tcp://, udp:// or unix:", "")
 	}
 	authority, ok := strings.CutPrefix(rest, "//")
 	if !ok {
@@ -45,7 +44,7 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.badURL(t, title, "must not hold credentials", "set the field with a headers middleware and env(...) or file(...)")
 	case strings.ContainsAny(base, "?#"):
 		return d.badURL(t, title, "must not have a query or fragment", "")
-	case scheme == "tcp" && strings.Trim(base, "/") != "":
+	case (scheme == "tcp" || scheme == "udp") && strings.Trim(base, "/") != "":
 		return d.badURL(t, title, "must not have a path: no protocol is spoken there that has one", `write "http://host:port/path" for an http backend`)
 	case badBase(base):
 		return d.badURL(t, title, "has a path that is not in normal form", "")
@@ -61,7 +60,7 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 	s.Host = canonical
 	usual := map[string]string{"http": "80", "https": "443"}[scheme]
 	if !hasPort && usual == "" {
-		return d.badURL(t, title, "needs a port", `write "tcp://host:port"`)
+		return d.badURL(t, title, "needs a port", `write "`+scheme+`://host:port"`)
 	} else if !hasPort {
 		port = usual
 	} else {

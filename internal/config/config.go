@@ -52,7 +52,7 @@ type Entrypoint struct {
 	Address string // canonical: IP:port, [IPv6]:port, :port, name:port or unix:/path
 	// AddressPos is the place of the address.
 	AddressPos acl.Span
-	Protocol   Protocol // http, tcp or udp; udp does not run in this release
+	Protocol   Protocol // http, tcp or udp
 	TLS        *TLS     // nil: clear text
 
 	MaxConnections    int           // concurrent connections; default 10000
@@ -70,8 +70,8 @@ type Entrypoint struct {
 	TCPHelloTimeout     time.Duration  // tcp only; for the ClientHello, where a router asks for a server name; default 3 s
 	TCPIdleTimeout      time.Duration  // tcp only; no byte in either direction; 0 no bound, the default
 	TCPHalfCloseTimeout time.Duration  // tcp only; the same once one side has ended; default 30 s
-	UDPSessionTimeout   time.Duration  // udp only; 0 otherwise
-	UDPMaxSessions      uint64         // udp only; 0 otherwise
+	UDPSessionTimeout   time.Duration  // udp only, without a datagram in either direction; default 30 s; 0 otherwise
+	UDPMaxSessions      uint64         // udp only, clients at a time; default 10000; 0 otherwise
 }
 
 // Protocol is what an entrypoint speaks.
@@ -192,7 +192,7 @@ type Router struct {
 	Entrypoints []string // empty: every entrypoint of the protocol
 	Middlewares []string
 	Priority    int // > 0 explicit; else the rule's length decides
-	// Protocol says whether it routes requests (HTTP) or connections (TCP): that of its entrypoints, and where it names
+	// Protocol says whether it routes requests (HTTP), connections (TCP) or datagrams (UDP): that of its entrypoints, and where it names
 	// none what its rule judges.
 	Protocol Protocol
 	TLS      TLSMode // tcp only
@@ -211,6 +211,7 @@ const (
 
 // routerRefs remembers where the names of a router were written, for the checks that need the whole configuration.
 type routerRefs struct {
+	block                    *object
 	rule                     text
 	service, tls             text
 	entrypoints, middlewares []text
@@ -262,17 +263,19 @@ type LoadBalancer struct {
 type Server struct {
 	Pos    acl.Span
 	URL    string // as written
-	Scheme string // http, https or tcp
+	Scheme string // http, https, tcp or udp
 	Addr   string // host:port (default port filled in), or unix:/path
 	Host   string // authority to send when PassHost is false, and the TLS server name's source
 	Base   string // base path without trailing slash; "" when none
 	Weight int    // default 1; 0 never gets traffic
 	Target *Target
+
+	bare bool // written without a scheme
 }
 
 // HealthCheck is the active probe of a service.
 type HealthCheck struct {
-	Path               string        // "" only for tcp backends, where connecting is the probe
+	Path               string        // "" only for tcp and udp backends: connecting is the probe, or a datagram without content
 	Interval           time.Duration // default 10 s
 	Timeout            time.Duration // default 5 s
 	UnhealthyThreshold int           // default 3

@@ -25,12 +25,9 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	o.kind = "entrypoints"
 	e := &Entrypoint{Name: name, Pos: o.at}
 	e.Address, e.AddressPos = o.address("address", true, "")
-	var proto text
-	e.Protocol, proto = enum(o, "protocol", HTTP, HTTP, TCP, UDP)
-	if e.Protocol == UDP {
-		d.later(proto.at, "protocol udp is", `this release runs entrypoints with protocol = "http" or "tcp"`)
-	}
+	e.Protocol, _ = enum(o, "protocol", HTTP, HTTP, TCP, UDP)
 	d.wrongProtocol(o, e.Protocol)
+	d.checkDatagramEntrypoint(o, e)
 	e.MaxConnections = o.count("max_connections", 10_000, 1, math.MaxUint32)
 	e.HeaderTimeout = o.duration("header_timeout", 10*time.Second)
 	e.BodyIdleTimeout = o.duration("body_idle_timeout", 30*time.Second)
@@ -51,9 +48,6 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 			p.missing("trusted_ips", "name the load balancers that send the header")
 		}
 		p.finish(nil)
-		if e.Protocol == UDP {
-			d.fail(CodeOtherType, p.at, "proxy_protocol in %s has no effect on protocol udp", o.title)
-		}
 	}
 	e.TCPAllowedIPs = o.prefixes("tcp_allowed_ips")
 	hello := o.duration("tcp_hello_timeout", 3*time.Second)
@@ -67,9 +61,6 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		e.UDPSessionTimeout, e.UDPMaxSessions = timeout, sessions
 	}
 	if t := o.child("tls"); t != nil {
-		if e.Protocol == UDP {
-			d.fail(CodeOtherType, t.at, "tls in %s has no effect on protocol udp", o.title)
-		}
 		t.kind = "tls"
 		e.TLS = d.tls(t)
 		if e.Protocol == TCP {

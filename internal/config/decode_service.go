@@ -58,11 +58,12 @@ func (d *decoder) loadBalancer(o *object, lb *LoadBalancer) {
 	lb.StreamIdleTimeout = o.duration("stream_idle_timeout", lb.StreamIdleTimeout)
 	lb.StreamTotalTimeout = o.duration("stream_total_timeout", lb.StreamTotalTimeout)
 	lb.Servers = d.servers(o)
-	tcp := slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme == "tcp" })
+	udp := d.datagramServers(lb.Servers, o)
+	tcp := !udp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme == "tcp" })
 	if tcp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Scheme != "tcp" && !strings.HasPrefix(s.Addr, "unix:") }) {
 		d.fail(CodeConflict, o.at, "the servers of %s are not all tcp backends, or all http backends", o.title)
 	}
-	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp)
+	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp || udp)
 	if st := o.child("sticky"); st != nil {
 		t := st.str("cookie", true)
 		if t.ok && !isToken(t.s) {
@@ -100,15 +101,15 @@ func (d *decoder) servers(o *object) []Server {
 	return out
 }
 
-// healthCheck decodes how backends are probed; those of tcp by connecting alone.
-func (d *decoder) healthCheck(o *object, tcp bool) *HealthCheck {
+// healthCheck decodes how backends are probed; those that no protocol is known of by connecting alone, or knocking.
+func (d *decoder) healthCheck(o *object, nameless bool) *HealthCheck {
 	if o == nil {
 		return nil
 	}
 	h := &HealthCheck{}
-	t := o.str("path", !tcp)
-	if tcp && t.ok {
-		d.fail(CodeConflict, t.at, "path in %s has no effect: a tcp backend is probed by connecting to it", o.title)
+	t := o.str("path", !nameless)
+	if nameless && t.ok {
+		d.fail(CodeConflict, t.at, "path in %s has no effect: a tcp backend is probed by connecting to it, a udp one by an empty datagram", o.title)
 	}
 	if t.ok && (!strings.HasPrefix(t.s, "/") || strings.ContainsAny(t.s, "# \t\r\n\x00")) {
 		d.bad(t, CodeValue, "path in %s must begin with / and hold no blank, fragment or control character", o.title)

@@ -8,12 +8,15 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Inherited holds listening sockets that another process has passed on: the service manager, or the process that this
 // one replaces. Descriptors and their names follow systemd's convention (sd_listen_fds(3)). A nil Inherited is empty.
 type Inherited struct {
 	log *slog.Logger
+
+	held atomic.Bool // see Hold
 
 	mu    sync.Mutex // guards socks
 	socks []inheritedSocket
@@ -29,8 +32,8 @@ type inheritedSocket struct {
 // unnamed are names that carry no meaning; such sockets are matched by their address.
 var unnamed = []string{"", "unknown", "stored", "connection"}
 
-// Inherit takes over descriptors. Names beyond their number, or missing ones, are unnamed. What is not a listening
-// stream socket is closed with a warning.
+// Inherit takes over descriptors. Names beyond their number, or missing ones, are unnamed. What is neither a listening
+// stream socket nor one of datagrams is closed with a warning.
 func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -49,6 +52,15 @@ func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
 		h.socks = append(h.socks, inheritedSocket{name, f, bound})
 	}
 	return h
+}
+
+// Hold leaves inherited sockets of datagrams to the process that has passed them on, until Set.TakeOver.
+func (h *Inherited) Hold() { h.held.Store(true) }
+
+func (h *Inherited) release() {
+	if h != nil {
+		h.held.Store(false)
+	}
 }
 
 func anonymous(name string) bool {
@@ -103,6 +115,9 @@ func (h *Inherited) take(sock *socket, name string, accept rawAccept) (bool, err
 		return false, err
 	}
 	sock.inherited = true
+	if sock.addr.udp {
+		return true, sock.adoptDatagrams(mine, h.held.Load)
+	}
 	return true, sock.adoptFiles(mine, accept)
 }
 

@@ -20,13 +20,14 @@ func inheritFD(fd int) (*os.File, net.Addr, error) {
 }
 
 func listening(fd int) (net.Addr, error) {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt", err)
+	}
 	if v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil {
 		return nil, os.NewSyscallError("getsockopt", err)
-	} else if v == 0 {
+	} else if v == 0 && kind != unix.SOCK_DGRAM {
 		return nil, errors.New("not a listening socket")
-	}
-	if v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || v != unix.SOCK_STREAM {
-		return nil, errors.New("not a stream socket")
 	}
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
@@ -35,7 +36,25 @@ func listening(fd int) (net.Addr, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return netAddr(sa), nil
+	switch kind {
+	case unix.SOCK_STREAM:
+		return netAddr(sa), nil
+	case unix.SOCK_DGRAM:
+		return boundDatagrams(fd, sa)
+	}
+	return nil, errors.New("neither a stream socket nor one of datagrams")
+}
+
+// boundDatagrams checks that a socket of datagrams waits for clients.
+func boundDatagrams(fd int, sa unix.Sockaddr) (net.Addr, error) {
+	u, ok := datagramAddr(sa).(*net.UDPAddr)
+	if !ok || u.Port == 0 {
+		return nil, errors.New("not a socket of UDP that is bound to a port")
+	}
+	if _, err := unix.Getpeername(fd); err == nil {
+		return nil, errors.New("a connected socket of datagrams")
+	}
+	return u, nil
 }
 
 // adoptFiles makes inherited sockets the acceptors of s. It owns the files, also when it fails.

@@ -97,7 +97,7 @@ func (p *Plan) bindAll(ctx context.Context, wanted map[string]*Options) error {
 	names := slices.Sorted(maps.Keys(wanted))
 	var errs []error
 	for _, name := range names {
-		a, err := parseAddress(wanted[name].Address, name)
+		a, err := addressOf(wanted[name], name)
 		if other, taken := users[a.key]; err == nil && taken {
 			err = fmt.Errorf("entrypoint %s has the same address", other)
 		}
@@ -141,6 +141,10 @@ func (p *Plan) bind(ctx context.Context, name string, a address, leaving []*sock
 	took, err := s.setup.Inherited.take(sock, name, s.acceptRaw)
 	switch {
 	case err != nil || took:
+	case a.udp && s.setup.Listen != nil:
+		err = errors.New("this network has no datagrams")
+	case a.udp:
+		err = bindDatagrams(sock, s.setup.Sockets)
 	case s.setup.Listen != nil:
 		err = sock.bindPlain(ctx, s.setup.Listen)
 	default:

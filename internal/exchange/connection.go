@@ -19,8 +19,8 @@ func (x *Exchange) BeginConn(guard *conn.Alarm, info *conn.Info, now time.Time) 
 	x.Request.Protocol = TCP
 }
 
-// Connected tells that bytes move both ways from now on: the commit point of a connection, after which an error ends a
-// stream.
+// Connected tells that bytes move both ways from now on: the commit point of a connection, and of a session its first
+// answer, after which an error ends a stream.
 func (x *Exchange) Connected() {
 	x.headSent = true
 	x.Record.HeadAt = time.Since(x.Record.Start)

@@ -2,6 +2,7 @@ package http1
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -58,4 +59,23 @@ func (r *resolver) lookup(ctx context.Context) ([]string, error) {
 		out = append(out, known[(i+k)%len(known)])
 	}
 	return out, nil
+}
+
+// Literal is the address of the backend, if its name is one: nothing has to be looked up then.
+func (p *Pool) Literal() (string, bool) {
+	host, _, err := net.SplitHostPort(p.names.name)
+	if err != nil {
+		return "", false
+	}
+	_, err = netip.ParseAddr(host)
+	return p.names.name, err == nil
+}
+
+// Addresses looks up what connections to the backend are opened to, the one whose turn it is first.
+func (p *Pool) Addresses(ctx context.Context) ([]string, error) {
+	addrs, err := p.names.lookup(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrResolve, err)
+	}
+	return addrs, nil
 }

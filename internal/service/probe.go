@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"time"
 )
 
 // maxProbeHead bounds the response head of a probe.
@@ -19,7 +21,7 @@ var errStatus = errors.New("health check answered with status")
 
 // probe asks one backend whether it is healthy: GET base path + check path, with the backend's own authority. It
 // follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the question. Of a
-// tcp backend it is the whole question.
+// tcp backend it is the whole question; a udp backend is knocked at.
 type probe struct {
 	client    http.Client
 	transport *http.Transport
@@ -75,8 +77,11 @@ func dialKernel(ctx context.Context, addr string) (net.Conn, error) {
 func (p *probe) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.check.spec.Timeout)
 	defer cancel()
-	if p.check.spec.pool.scheme == "tcp" {
+	switch p.check.spec.pool.scheme {
+	case "tcp":
 		return p.connect(ctx)
+	case "udp":
+		return p.knock(ctx)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
 	if err != nil {
@@ -102,6 +107,34 @@ func (p *probe) connect(ctx context.Context) error {
 		return fmt.Errorf("health check: %w", err)
 	}
 	return c.Close()
+}
+
+// knockTime is how long a network may take to say that nobody is there.
+const knockTime = time.Second
+
+// knock is the probe of a backend of datagrams: it sends one without content. No answer is owed to that, so silence is
+// health, and what the network says instead, that nobody listens or that there is no way there, is not.
+func (p *probe) knock(ctx context.Context) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "udp", p.check.spec.pool.addr)
+	if err != nil {
+		return fmt.Errorf("health check: %w", err)
+	}
+	defer func() { _ = c.Close() }()
+	end := time.Now().Add(knockTime)
+	if by, ok := ctx.Deadline(); ok && by.Before(end) {
+		end = by
+	}
+	_ = c.SetReadDeadline(end)
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err = c.Write(nil); err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return fmt.Errorf("health check: %w", err)
 }
 
 func (p *probe) close() { p.transport.CloseIdleConnections() }

@@ -44,6 +44,8 @@ type pooled struct {
 	tls  func() *tls.Config // for each connection; nil: clear text
 	key  poolKey
 	refs int
+
+	names names // for datagrams, which cannot wait for a lookup
 }
 
 // NewRegistry returns an empty registry. The clock visits its pools. A nil dial is the kernel's network.
@@ -83,6 +85,7 @@ func (r *Registry) acquire(service string, s *config.Server, p *pooled, checked 
 	if known == nil {
 		known = p
 		known.pool = http1.NewPool(r.poolConfig(p), r.clock)
+		known.names.begin(known.pool)
 		r.pools[p.key] = known
 	}
 	known.refs++
@@ -117,6 +120,7 @@ func (r *Registry) release(v *vitals, p *pooled) {
 	}
 	r.mu.Unlock()
 	if unused != nil {
+		p.names.close()
 		unused.Close() // closes what is idle; connections in use end with their exchange
 	}
 }

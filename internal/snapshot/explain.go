@@ -18,7 +18,7 @@ import (
 // Question is a request, or a connection, that need not be sent to know what would happen to it.
 type Question struct {
 	Entrypoint string // "" when the configuration has one only
-	Method     string // "" is GET; TCP, and nothing else, on an entrypoint for connections
+	Method     string // "" is GET; on an entrypoint for connections TCP, for datagrams UDP, and nothing else
 	URL        string // absolute, or a path with Host among the fields; of a connection tls://NAME that it asks for, or ""
 	Client     netip.Addr
 	Fields     []config.HeaderValue
@@ -47,8 +47,11 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ep.Protocol == config.TCP {
+	switch ep.Protocol {
+	case config.TCP:
 		return explainConn(cfg, ep, q)
+	case config.UDP:
+		return explainSession(cfg, ep, q)
 	}
 	x, err := question(q, ep.TLS != nil)
 	if err != nil {
@@ -85,6 +88,22 @@ func explainConn(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answer
 	x.Record.ClientIP = client(q)
 	a := &Answer{Entrypoint: ep.Name, Method: "TCP", Host: name, ClientIP: x.Record.ClientIP}
 	in := connInput(x)
+	a.walk(cfg, ep, &in, noRouteConn)
+	return a, nil
+}
+
+// explainSession answers a question about the datagrams of a client.
+func explainSession(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answer, error) {
+	switch {
+	case !strings.EqualFold(q.Method, "UDP"):
+		return nil, fmt.Errorf("entrypoint %s takes datagrams: ask for the method UDP", ep.Name)
+	case q.URL != "" || len(q.Fields) > 0:
+		return nil, errors.New("of datagrams nothing is known but where they come from: write no URL and no header field")
+	}
+	x := new(exchange.Exchange)
+	x.Record.ClientIP = client(q)
+	a := &Answer{Entrypoint: ep.Name, Method: "UDP", ClientIP: x.Record.ClientIP}
+	in := sessionInput(x)
 	a.walk(cfg, ep, &in, noRouteConn)
 	return a, nil
 }
