@@ -3,6 +3,7 @@ package app
 import (
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
@@ -19,6 +20,7 @@ func (a *App) expectSessions(h *entrypoint.Inherited) {
 	if err != nil || fd < firstFD {
 		return
 	}
+	_ = syscall.SetNonblock(fd, true) // so that reading it can be bounded
 	a.sessions = os.NewFile(uintptr(fd), "sessions")
 	h.Hold()
 }
