@@ -29,6 +29,20 @@ func freeUDP(t testing.TB) string {
 	return c.LocalAddr().String()
 }
 
+// freeBoth is an address whose port nobody has, neither of datagrams nor of connections.
+func freeBoth(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		at := freeAddress(t)
+		if c, err := net.ListenPacket("udp", at); err == nil {
+			_ = c.Close()
+			return at
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
 // traffic is clients that send the next datagram when the answer to the last has come.
 type traffic struct {
 	stop   atomic.Bool
@@ -212,7 +226,7 @@ func TestUDPUpgrade(t *testing.T) {
 func TestUDPBesideTCP(t *testing.T) {
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	tcp := tcpBackend(t, echoes("t"))
-	at := freeUDP(t)
+	at := freeBoth(t)
 	both := datagrams(at, brief, "", b) + fmt.Sprintf("entrypoints \"t\" { address = %q, protocol = \"tcp\" }\nrouters \"t\" { rule = \"HostSNI(`*`)\", service = \"t\" }\nservices \"t\" { load_balancer { servers { url = %q } } }\n", at, "tcp://"+tcp)
 	g := gatewaytest.Start(t, both)
 	if got := ping(t, dialUDP(t, at), "x"); got != "ax" {

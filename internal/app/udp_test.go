@@ -267,7 +267,7 @@ func TestKF_L4_06_Affinity(t *testing.T) {
 }
 
 // KF-L4-07: a backend whose port is closed gets no clients once a check has found out; without checks, the answer of the
-// network tells, and the client's next datagram has another backend.
+// network tells, and the datagram goes to another backend.
 func TestKF_L4_07_ClosedPort(t *testing.T) {
 	b := udpBackend(t, "127.0.0.1:0", func(b []byte, _ net.Addr) []byte { return b })
 	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -292,7 +292,9 @@ func TestKF_L4_07_ClosedPort(t *testing.T) {
 	t.Run("found out", func(t *testing.T) {
 		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", closed, b))
 		c := dialUDP(t, g.Addr("u"))
-		send(t, c, "lost")
+		if got := ping(t, c, "first"); got != "first" {
+			t.Error(got)
+		}
 		if l := g.Lines.Next(t); l.Text("outcome") != "failed" || l.Text("error_code") != "connect_failed" || l.Text("backend") != "udp://"+closed {
 			t.Error(l)
 		}
@@ -303,6 +305,16 @@ func TestKF_L4_07_ClosedPort(t *testing.T) {
 		}
 		if got := ping(t, c, "again"); got != "again" {
 			t.Fatal(got)
+		}
+	})
+	t.Run("nobody is left", func(t *testing.T) {
+		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", closed))
+		send(t, dialUDP(t, g.Addr("u")), "x")
+		gatewaytest.Until(t, "it is dropped", func() bool { return dropped(t, g, "unreachable") == 1 })
+		for range 3 { // tries
+			if l := g.Lines.Next(t); l.Text("error_code") != "connect_failed" {
+				t.Error(l)
+			}
 		}
 	})
 }

@@ -17,8 +17,8 @@ import (
 const (
 	// maxHeld and maxHeldBytes bound what waits for the address of a backend, a session.
 	maxHeld, maxHeldBytes = 8, 64 << 10
-	// maxSends is how many backends one datagram is tried with before it is dropped.
-	maxSends = 3
+	// maxSends is how often one datagram is sent before it is dropped, and maxAgain how large one may be to be sent again.
+	maxSends, maxAgain = 3, 1500
 	// keepPlaces is what a loop without sessions keeps room for.
 	keepPlaces = 1024
 )
@@ -37,6 +37,8 @@ type session struct {
 	ticket drain.Ticket
 	forced atomic.Bool
 
+	first        []byte // the only datagram so far, unanswered; nil: it is not sent again
+	sends        int    // how often it has been sent before, in other sessions
 	held         [][]byte
 	heldBytes    int
 	last         time.Time // of the last datagram
@@ -155,7 +157,7 @@ func (l *datagrams) take(i int) {
 		if l.pass(s, l.in.Bytes(i)) {
 			return
 		}
-		s = nil
+		s = l.table.byFlow[flow]
 	}
 	b.drop(dropUnreachable)
 }
@@ -171,17 +173,38 @@ func (l *datagrams) pass(s *session, b []byte) bool {
 	if errno != 0 {
 		why, blamed := reasonOf(errno)
 		if blamed {
-			l.close(s, errno)
+			l.refused(s, errno)
 			return false
 		}
 		s.b.drop(why)
 		return true
+	}
+	if s.first = nil; s.x.Record.DatagramsIn == 0 && len(b) <= maxAgain && !s.x.HeadSent() {
+		s.first = append(make([]byte, 0, len(b)), b...)
 	}
 	l.table.touch(s, l.now)
 	s.x.Record.DatagramsIn++
 	s.x.Record.BytesIn += int64(len(b))
 	s.b.counts.datagrams.in.Add(1)
 	return true
+}
+
+// refused ends a session whose backend cannot be reached. The datagram that has shown it has not been taken by anybody: it
+// goes to another backend, if there is one.
+func (l *datagrams) refused(s *session, errno syscall.Errno) {
+	first, sends, flow := s.first, s.sends+1, s.flow
+	l.close(s, errno)
+	switch {
+	case first == nil || s.b != l.owner:
+	case sends == maxSends:
+		l.owner.drop(dropUnreachable)
+	default:
+		if s = l.open(l.owner, flow); s != nil {
+			if s.sends = sends; !l.pass(s, first) {
+				l.owner.drop(dropUnreachable)
+			}
+		}
+	}
 }
 
 // keep holds a datagram for a backend whose address is being looked up.
@@ -334,11 +357,12 @@ func (l *datagrams) answers(s *session) {
 	n, errno := l.out.Receive(s.fd, l.pending, l.pending+answerBatch, false)
 	if errno != 0 {
 		if _, blamed := reasonOf(errno); blamed {
-			l.close(s, errno)
+			l.refused(s, errno)
 		}
 		return
 	}
 	if !s.x.HeadSent() {
+		s.first = nil
 		s.to.Answered()
 	}
 	l.table.touch(s, l.now)
