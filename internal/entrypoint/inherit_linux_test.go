@@ -226,14 +226,14 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// What is no listening stream socket is refused with a warning.
+// What is neither a listening stream socket nor one of datagrams for everybody is refused with a warning.
 func TestInheritRefuses(t *testing.T) {
 	file, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	udp, err := net.Dial("udp", "127.0.0.1:9")
 	if err != nil {
 		t.Fatal(err)
 	}
