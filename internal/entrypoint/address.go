@@ -126,11 +126,23 @@ func (a *address) literal() string {
 // overlaps reports whether the kernel would refuse to bind a while the socket bound to other exists, although the two
 // are written differently.
 func (a *address) overlaps(other net.Addr) bool {
-	t, ok := other.(*net.TCPAddr)
-	if !ok || a.udp || a.path != "" || a.port == 0 || int(a.port) != t.Port {
+	var at netip.AddrPort
+	switch o := other.(type) {
+	case *net.TCPAddr:
+		if a.udp {
+			return false
+		}
+		at = o.AddrPort()
+	case *net.UDPAddr:
+		if !a.udp {
+			return false
+		}
+		at = o.AddrPort()
+	}
+	if !at.IsValid() || a.path != "" || a.port == 0 || a.port != at.Port() {
 		return false
 	}
-	o := t.AddrPort().Addr().Unmap()
+	o := at.Addr().Unmap()
 	return !a.ip.IsValid() || a.ip.IsUnspecified() || o.IsUnspecified() || a.ip == o
 }
 

@@ -241,7 +241,7 @@ func (l *datagrams) end() {
 // drain lets the loop end with its last session.
 func (l *datagrams) drain(b *binding, ceded bool) {
 	l.mu.Lock()
-	if !l.closed {
+	if !l.closed && l.holder == nil {
 		b.conns.Add()
 		l.holder = b
 	}
@@ -290,12 +290,13 @@ func (l *datagrams) Close() error {
 }
 
 // bindDatagrams opens n sockets on a resolved address, among which the kernel divides the clients. Their number stays,
-// since it is what says which of them a client's datagrams come to.
-func bindDatagrams(s *socket, n int) error {
+// since it is what says which of them a client's datagrams come to. With shared set, another socket of this process that
+// is about to be closed holds an overlapping address.
+func bindDatagrams(s *socket, n int, shared bool) error {
 	a := s.addr
 	fds := make([]int, 0, n)
 	for i := range n {
-		fd, err := bindDatagram(&a, i > 0)
+		fd, err := bindDatagram(&a, shared || i > 0)
 		if err != nil {
 			closeAll(fds)
 			return err

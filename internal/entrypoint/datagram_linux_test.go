@@ -3,6 +3,7 @@ package entrypoint_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"runtime"
@@ -296,5 +297,60 @@ func TestDatagramHandOver(t *testing.T) {
 	cancel()
 	if _, err := next.Shutdown(ctx, drain.Prompt); err != nil {
 		t.Error(err)
+	}
+}
+
+// A plan that takes the entrypoint away and is reverted leaves the session, and what has come meanwhile, as they were; one
+// that is finished ends both.
+func TestDatagramPlan(t *testing.T) {
+	h := &toBackend{addr: echoUDP(t)}
+	s := entrypoint.NewSet(entrypoint.Setup{})
+	change := func(wanted map[string]*entrypoint.Options) *entrypoint.Plan {
+		t.Helper()
+		p, err := s.Prepare(t.Context(), wanted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Commit()
+		return p
+	}
+	with := map[string]*entrypoint.Options{"u": {Address: "127.0.0.1:0", Datagrams: &entrypoint.Datagrams{Handler: h}}}
+	change(with).Finish(0)
+	at := s.Addr("u").String()
+	c := udpClient(t, at, nil)
+	defer c.Close()
+	echo := func() {
+		t.Helper()
+		if n, err := c.Read(make([]byte, 9)); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	_, _ = c.Write([]byte("x"))
+	echo()
+	p := change(nil)
+	_, _ = c.Write([]byte("y")) // waits
+	p.Revert(0)
+	echo()
+	if st := s.Stats()[0]; st.Open != 1 || st.Accepted != 1 {
+		t.Errorf("%+v", st)
+	}
+	// The same port at another address, one of which is all: the socket is another one, and so is the session.
+	_, port, _ := net.SplitHostPort(at)
+	change(map[string]*entrypoint.Options{"u": {Address: ":" + port, Datagrams: with["u"].Datagrams}}).Finish(0)
+	_, _ = c.Write([]byte("z"))
+	echo()
+	change(nil).Finish(0)
+	if n := len(s.Stats()); n != 0 {
+		t.Errorf("%d entrypoints are left", n)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.ends) != 2 {
+		t.Errorf("sessions have ended with %v", h.ends)
+	}
+	for _, err := range h.ends {
+		if !errors.Is(err, exchange.ErrForced) {
+			t.Error(err)
+		}
 	}
 }

@@ -138,17 +138,17 @@ func (p *Plan) bind(ctx context.Context, name string, a address, leaving []*sock
 	}
 	s := p.set
 	sock := newSocket(a, s.log)
+	shared := slices.ContainsFunc(leaving, func(l *socket) bool { return a.overlaps(l.bound) })
 	took, err := s.setup.Inherited.take(sock, name, s.acceptRaw)
 	switch {
 	case err != nil || took:
 	case a.udp && s.setup.Listen != nil:
 		err = errors.New("this network has no datagrams")
 	case a.udp:
-		err = bindDatagrams(sock, s.setup.Sockets)
+		err = bindDatagrams(sock, s.setup.Sockets, shared)
 	case s.setup.Listen != nil:
 		err = sock.bindPlain(ctx, s.setup.Listen)
 	default:
-		shared := slices.ContainsFunc(leaving, func(l *socket) bool { return a.overlaps(l.bound) })
 		err = bindKernel(sock, s.setup.Sockets, shared, s.acceptRaw)
 	}
 	if err != nil {
