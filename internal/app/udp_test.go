@@ -217,7 +217,7 @@ func TestKF_L4_05_SessionTimeout(t *testing.T) {
 		seen.from(from)
 		select {
 		case d := <-late:
-			time.Sleep(d) // the backend is slow
+			<-time.After(d) // the backend is slow
 		default:
 		}
 		return b
