@@ -233,6 +233,7 @@ func (l *datagrams) end() {
 	if c := l.answer.Swap(nil); c != nil {
 		*c <- nil
 	}
+	l.s.attend() // others that drain may have waited for the last session of this one
 	if b != nil && b.conns.Done() == 0 && b.retired.Load() {
 		b.set.forget(b)
 	}

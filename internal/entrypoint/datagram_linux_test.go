@@ -354,3 +354,34 @@ func TestDatagramPlan(t *testing.T) {
 		}
 	}
 }
+
+// A drain comes to its end when the last session ends before all sockets of its entrypoint have been told of it.
+func TestDatagramDrainOrder(t *testing.T) {
+	for first := range 2 { // one of the two has the session
+		h := &toBackend{addr: echoUDP(t)}
+		s := entrypoint.NewSet(entrypoint.Setup{Sockets: 2})
+		p, err := s.Prepare(t.Context(), map[string]*entrypoint.Options{"u": {
+			Address: "127.0.0.1:0", Datagrams: &entrypoint.Datagrams{Handler: h, Timeout: 100 * time.Millisecond},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Commit()
+		p.Finish(0)
+		c := udpClient(t, s.Addr("u").String(), nil)
+		_, _ = c.Write([]byte("x"))
+		if n, err := c.Read(make([]byte, 9)); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		_ = c.Close()
+		entrypoint.DrainLoop(s, "u", first)
+		until(t, func() bool { return s.Stats()[0].Open == 0 })
+		entrypoint.DrainLoop(s, "u", 1-first)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		if err := s.Wait(ctx); err != nil {
+			t.Errorf("the socket drained first, number %d, is still there: %v", first, err)
+		}
+		_, _ = s.Shutdown(ctx, drain.Prompt)
+	}
+}

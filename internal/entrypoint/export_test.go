@@ -23,3 +23,11 @@ func ReadHanded(r io.Reader) (int, error) {
 	}
 	return n, err
 }
+
+// DrainLoop drains one of the sockets of an entrypoint of datagrams.
+func DrainLoop(s *Set, name string, i int) {
+	s.mu.Lock()
+	b := s.table[name]
+	s.mu.Unlock()
+	b.sock.acceptors[i].(interface{ drain(b *binding, ceded bool) }).drain(b, false)
+}
