@@ -107,11 +107,12 @@ func (l *datagrams) run(*socket) {
 	for {
 		l.turns = 0
 		l.poll.Until(l.due())
-		if !l.attend() {
+		on, err := l.turn()
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			l.s.log.Error("a socket of datagrams is not served any more", "address", l.s.bound.String(), "error", err)
 			return
 		}
-		if err := l.wait(); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			l.s.log.Error("a socket of datagrams is not served any more", "address", l.s.bound.String(), "error", err)
+		if !on {
 			return
 		}
 		if l.turns >= loopTurn {
@@ -120,15 +121,22 @@ func (l *datagrams) run(*socket) {
 	}
 }
 
-// wait serves what comes. A panic ends the service of what was being served, not of the rest.
-func (l *datagrams) wait() error {
-	defer func() {
-		if r := recover(); r != nil {
-			l.owner.counts.panicked.Add(1)
-			l.s.log.Error("serving a datagram ended by a panic", "entrypoint", l.owner.name, "panic", r, "stack", string(debug.Stack()))
-		}
-	}()
-	return l.poll.Wait(l.onReady, l.onMore)
+// turn obeys orders and serves what comes. False: the loop has come to its end.
+func (l *datagrams) turn() (on bool, err error) {
+	on = true
+	defer l.contain()
+	if on = l.attend(); on {
+		err = l.poll.Wait(l.onReady, l.onMore)
+	}
+	return on, err
+}
+
+// contain has a panic end what was being served, not the rest.
+func (l *datagrams) contain() {
+	if r := recover(); r != nil {
+		l.owner.counts.panicked.Add(1)
+		l.s.log.Error("serving a datagram ended by a panic", "entrypoint", l.owner.name, "panic", r, "stack", string(debug.Stack()))
+	}
 }
 
 // due is when the loop must look at its sessions; zero without any.
@@ -223,7 +231,12 @@ func (l *datagrams) more() bool {
 
 // end is the end of the loop and of its sessions.
 func (l *datagrams) end() {
-	l.endAll(func(*session) bool { return true })
+	for l.table.oldest != nil {
+		func() {
+			defer l.contain()
+			l.endAll(func(*session) bool { return true })
+		}()
+	}
 	l.mu.Lock()
 	l.closed = true
 	_ = unix.Close(l.fd)

@@ -385,3 +385,68 @@ func TestDatagramDrainOrder(t *testing.T) {
 		_, _ = s.Shutdown(ctx, drain.Prompt)
 	}
 }
+
+// faulty panics where it is told to.
+type faulty struct {
+	toBackend
+	open, stays, close atomic.Bool
+}
+
+func (h *faulty) OpenSession(x *exchange.Exchange, again exchange.Place, wake exchange.Waker) (exchange.Session, error) {
+	if h.open.Load() {
+		panic("open")
+	}
+	s, err := h.toBackend.OpenSession(x, again, wake)
+	return &faultySession{s, h}, err
+}
+
+type faultySession struct {
+	exchange.Session
+	h *faulty
+}
+
+func (s *faultySession) Stays() error {
+	if s.h.stays.Load() {
+		panic("stays")
+	}
+	return nil
+}
+
+func (s *faultySession) Close(err error) {
+	if s.h.close.Load() {
+		panic("close")
+	}
+	s.Session.Close(err)
+}
+
+// A panic in a handler is counted, wherever it comes, and neither ends the process nor keeps a session's place.
+func TestDatagramPanics(t *testing.T) {
+	h := &faulty{toBackend: toBackend{addr: echoUDP(t)}}
+	s, at := datagramSet(t, &entrypoint.Datagrams{Handler: h, MaxSessions: 1, Timeout: 300 * time.Millisecond})
+	c := udpClient(t, at, nil)
+	defer c.Close()
+	panics := func(n uint64) {
+		t.Helper()
+		until(t, func() bool { return s.Stats()[0].Panics >= n })
+	}
+	echo := func() {
+		t.Helper()
+		_, _ = c.Write([]byte("x"))
+		if n, err := c.Read(make([]byte, 9)); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	h.open.Store(true)
+	_, _ = c.Write([]byte("x"))
+	panics(1)
+	h.open.Store(false)
+	echo() // the one place is free
+	h.stays.Store(true)
+	panics(2) // by the look at all sessions
+	h.stays.Store(false)
+	echo()
+	h.close.Store(true)
+	panics(3) // once it is idle
+	until(t, func() bool { return s.Stats()[0].Open == 0 })
+	echo() // the last one's end panics too
+}

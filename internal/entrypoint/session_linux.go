@@ -236,12 +236,17 @@ func (l *datagrams) open(b *binding, flow conn.Flow) *session {
 	s := &session{l: l, b: b, flow: flow, fd: -1, last: l.now}
 	s.info = conn.Info{Entrypoint: b.name, Remote: flow.Client(), Local: l.localOf(&flow)}
 	s.x.BeginSession(&s.info, time.Now())
-	var err error
-	if s.to, err = b.opts.Load().Datagrams.Handler.OpenSession(&s.x, l.pinned(&flow), l); err != nil {
-		b.counts.open.Add(-1)
+	defer func() {
+		if s.to == nil { // also when the handler panics
+			b.counts.open.Add(-1)
+		}
+	}()
+	to, err := o.Handler.OpenSession(&s.x, l.pinned(&flow), l)
+	if err != nil {
 		b.drop(refusal(err))
 		return nil
 	}
+	s.to = to
 	s.peer = flow.Peer()
 	b.counts.accepted.Add(1)
 	b.conns.Add()
@@ -440,7 +445,12 @@ func (l *datagrams) close(s *session, why error) {
 		_ = unix.Close(s.fd)
 	}
 	s.ticket.Leave()
+	defer l.leave(s) // also when the handler panics
 	s.to.Close(why)
+}
+
+// leave gives the place of a session back.
+func (l *datagrams) leave(s *session) {
 	s.b.leave()
 	if l.s.sessions.Add(-1) == 0 && l.orders.Load() != 0 {
 		l.s.attend()
