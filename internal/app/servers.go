@@ -41,6 +41,7 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	if ep.Protocol == config.UDP {
 		return &entrypoint.Options{Address: ep.Address, Datagrams: &entrypoint.Datagrams{
 			Handler: srv.front, Timeout: ep.UDPSessionTimeout, MaxSessions: int64(ep.UDPMaxSessions),
+			Spread: ep.UDPBalance == config.ByDatagram,
 		}}, func() {}
 	}
 	one := &http1.Settings{

@@ -266,6 +266,59 @@ func TestKF_L4_06_Affinity(t *testing.T) {
 	}
 }
 
+// KF-L4-06: where each datagram is balanced, those of one client go to all backends in turn, each from one socket, and the
+// answers of all come back. A reload to the default keeps one backend.
+func TestKF_L4_06_Spread(t *testing.T) {
+	var sources [2]counted
+	var backends []string
+	for i, name := range []string{"a", "b"} {
+		backends = append(backends, udpBackend(t, "127.0.0.1:0", func(_ []byte, from net.Addr) []byte {
+			sources[i].from(from)
+			return []byte(name)
+		}))
+	}
+	const spread = brief + "\n  udp_balance = \"datagram\""
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", spread, "", backends...))
+	c := dialUDP(t, g.Addr("u"))
+	total := map[string]int{}
+	for range 1000 {
+		total[ping(t, c, "x")]++
+	}
+	if total["a"] != 500 || total["b"] != 500 || sources[0].sources() != 1 || sources[1].sources() != 1 {
+		t.Errorf("datagrams are divided as %v, from %d and %d sockets", total, sources[0].sources(), sources[1].sources())
+	}
+	g.Apply(datagrams("127.0.0.1:0", brief, "", backends...))
+	clear(total)
+	for range 10 {
+		total[ping(t, c, "x")]++
+	}
+	if len(total) != 1 {
+		t.Errorf("by client: %v", total)
+	}
+	for range 2 { // one session ends after the other
+		if l := g.Lines.Next(t); l.Text("outcome") != "ok" || l.Text("router") != "r" {
+			t.Error(l)
+		}
+	}
+}
+
+// Where each datagram is balanced, a backend that refuses them costs none.
+func TestUDPSpreadRefused(t *testing.T) {
+	b := udpBackend(t, "127.0.0.1:0", says("b"))
+	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Close()
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief+"\n  udp_balance = \"datagram\"", "", gone.LocalAddr().String(), b))
+	c := dialUDP(t, g.Addr("u"))
+	for i := range 50 {
+		if got := ping(t, c, fmt.Sprint(i)); got != "b"+fmt.Sprint(i) {
+			t.Fatalf("%d: %q", i, got)
+		}
+	}
+}
+
 // KF-L4-07: a backend whose port is closed gets no clients once a check has found out; without checks, the answer of the
 // network tells, and the datagram goes to another backend.
 func TestKF_L4_07_ClosedPort(t *testing.T) {

@@ -16,7 +16,7 @@ const (
 
 // protocolKeys are the keys that only entrypoints of one protocol have.
 var protocolKeys = map[string]Protocol{
-	"tcp_allowed_ips": TCP, "tcp_hello_timeout": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
+	"tcp_allowed_ips": TCP, "tcp_hello_timeout": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP, "udp_balance": UDP,
 	"header_timeout": HTTP, "body_idle_timeout": HTTP, "write_idle_timeout": HTTP, "keepalive_timeout": HTTP,
 	"max_header_bytes": HTTP, "max_headers": HTTP, "forwarded": HTTP, "encoded_slashes": HTTP,
 }
@@ -57,8 +57,9 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		e.TCPIdleTimeout, e.TCPHalfCloseTimeout = idle, half
 	}
 	timeout, sessions := o.seconds("udp_session_timeout_secs", 30, 1), o.number("udp_max_sessions", 10_000, 1, math.MaxUint32)
+	balance, _ := enum(o, "udp_balance", ByClient, ByClient, ByDatagram)
 	if e.Protocol == UDP {
-		e.UDPSessionTimeout, e.UDPMaxSessions = timeout, sessions
+		e.UDPSessionTimeout, e.UDPMaxSessions, e.UDPBalance = timeout, sessions, balance
 	}
 	if t := o.child("tls"); t != nil {
 		t.kind = "tls"

@@ -11,6 +11,15 @@ import (
 // everyClient is the rule of a udp router that has none.
 const everyClient = "PathPrefix(`/`)"
 
+// UDPBalance is what a udp entrypoint divides among the backends.
+type UDPBalance string
+
+// Balances.
+const (
+	ByClient   UDPBalance = "client"   // all datagrams of a client go to one backend
+	ByDatagram UDPBalance = "datagram" // each datagram goes to the backend whose turn it is
+)
+
 const udpHint = `write "udp://host:port"`
 
 // judgesDatagrams reports whether a rule says by itself that it is about datagrams.

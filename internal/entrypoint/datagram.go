@@ -14,7 +14,7 @@ const (
 )
 
 // Datagrams says how the clients of a socket of datagrams are served. All datagrams of one client are a session: they go to
-// one backend, whose datagrams come back.
+// one backend, whose datagrams come back. With Spread they are one for each backend.
 type Datagrams struct {
 	Handler exchange.SessionHandler
 	// Timeout ends a session in which no datagram comes in either direction, at most a quarter of a second late; 0 is
@@ -22,6 +22,8 @@ type Datagrams struct {
 	Timeout time.Duration
 	// MaxSessions bounds the sessions; datagrams of clients beyond are dropped. 0 is DefaultMaxSessions.
 	MaxSessions int64
+	// Spread divides the datagrams of a client among the backends.
+	Spread bool
 }
 
 func (d *Datagrams) timeout() time.Duration {

@@ -49,6 +49,7 @@ func (s *toSession) Address() (netip.AddrPort, error) {
 	return s.h.addr, nil
 }
 func (s *toSession) Place() exchange.Place { return exchange.Place{Service: "s", Backend: "b"} }
+func (s *toSession) Next() exchange.Place  { return s.Place() }
 func (s *toSession) Stays() error          { return nil }
 func (s *toSession) Answered()             {}
 func (s *toSession) Close(err error) {

@@ -19,11 +19,9 @@ const (
 	maxHeld, maxHeldBytes = 8, 64 << 10
 	// maxSends is how often one datagram is sent before it is dropped, and maxAgain how large one may be to be sent again.
 	maxSends, maxAgain = 3, 1500
-	// keepPlaces is what a loop without sessions keeps room for.
-	keepPlaces = 1024
 )
 
-// session is one client's datagrams, both ways.
+// session is one client's datagrams, both ways, with one backend.
 type session struct {
 	l      *datagrams
 	b      *binding
@@ -43,6 +41,7 @@ type session struct {
 	heldBytes    int
 	last         time.Time // of the last datagram
 	older, newer *session  // by last
+	sibling      *session  // the next of the same client, with another backend; nil without Datagrams.Spread
 }
 
 // Drain changes nothing: who drains a socket tells its loop.
@@ -53,81 +52,6 @@ func (s *session) Force() {
 	s.forced.Store(true)
 	s.l.forced.Store(true)
 	s.l.Wake()
-}
-
-// sessions are the sessions of a loop: by client, by place in the poll, and by how long they have been idle.
-type sessions struct {
-	byFlow         map[conn.Flow]*session
-	places         []*session // place 0 is the clients' socket
-	free           []uint32
-	oldest, newest *session
-}
-
-func newSessions() sessions {
-	return sessions{byFlow: make(map[conn.Flow]*session), places: make([]*session, 1)}
-}
-
-// at is the session at a place; nil when it has ended.
-func (t *sessions) at(place uint32) *session {
-	if int(place) >= len(t.places) {
-		return nil
-	}
-	return t.places[place]
-}
-
-func (t *sessions) add(s *session) {
-	t.byFlow[s.flow] = s
-	if n := len(t.free); n > 0 {
-		s.place = t.free[n-1]
-		t.free = t.free[:n-1]
-		t.places[s.place] = s
-	} else {
-		s.place = uint32(len(t.places))
-		t.places = append(t.places, s)
-	}
-	t.append(s)
-}
-
-func (t *sessions) remove(s *session) {
-	delete(t.byFlow, s.flow)
-	t.places[s.place] = nil
-	t.free = append(t.free, s.place)
-	t.unlink(s)
-	if len(t.byFlow) == 0 && len(t.places) > keepPlaces {
-		*t = newSessions() // gives the memory of a flood back
-	}
-}
-
-func (t *sessions) append(s *session) {
-	s.older, s.newer = t.newest, nil
-	if t.newest != nil {
-		t.newest.newer = s
-	} else {
-		t.oldest = s
-	}
-	t.newest = s
-}
-
-func (t *sessions) unlink(s *session) {
-	if s.older != nil {
-		s.older.newer = s.newer
-	} else {
-		t.oldest = s.newer
-	}
-	if s.newer != nil {
-		s.newer.older = s.older
-	} else {
-		t.newest = s.older
-	}
-}
-
-// touch makes s the one used last.
-func (t *sessions) touch(s *session, now time.Time) {
-	s.last = now
-	if t.newest != s {
-		t.unlink(s)
-		t.append(s)
-	}
 }
 
 // drop counts a datagram that is not passed on.
@@ -141,25 +65,44 @@ func (l *datagrams) take(i int) {
 		return
 	}
 	flow := l.in.Flow(i)
-	s := l.table.byFlow[flow]
 	for range maxSends {
-		if s != nil {
-			if err := s.to.Stays(); err != nil {
-				l.close(s, err)
-				s = nil
-			}
-		}
-		if s == nil {
-			if s = l.open(b, flow); s == nil {
-				return
-			}
-		}
-		if l.pass(s, l.in.Bytes(i)) {
+		s := l.next(flow)
+		if s == nil || l.pass(s, l.in.Bytes(i)) {
 			return
 		}
-		s = l.table.byFlow[flow]
 	}
 	b.drop(dropUnreachable)
+}
+
+// next is the session of a client's next datagram, a new one if need be; nil: the datagram has been dropped.
+func (l *datagrams) next(flow conn.Flow) *session {
+	s := l.table.byFlow[flow]
+	for s != nil && !l.stays(s) {
+		s = l.table.byFlow[flow]
+	}
+	var where exchange.Place
+	if s != nil && l.owner.opts.Load().Datagrams.Spread {
+		where = s.to.Next()
+		for s != nil && s.to.Place() != where {
+			s = s.sibling
+		}
+		if s != nil && !l.stays(s) {
+			s = nil
+		}
+	}
+	if s == nil {
+		return l.open(l.owner, flow, where)
+	}
+	return s
+}
+
+// stays reports whether a session goes on; otherwise it has ended.
+func (l *datagrams) stays(s *session) bool {
+	err := s.to.Stays()
+	if err != nil {
+		l.close(s, err)
+	}
+	return err == nil
 }
 
 // pass sends one datagram to the backend, or keeps it until that can be. False: the backend cannot be reached, and the
@@ -199,7 +142,7 @@ func (l *datagrams) refused(s *session, errno syscall.Errno) {
 	case sends == maxSends:
 		l.owner.drop(dropUnreachable)
 	default:
-		if s = l.open(l.owner, flow); s != nil {
+		if s = l.next(flow); s != nil {
 			if s.sends = sends; !l.pass(s, first) {
 				l.owner.drop(dropUnreachable)
 			}
@@ -217,8 +160,8 @@ func (l *datagrams) keep(s *session, b []byte) {
 	s.heldBytes += len(b)
 }
 
-// open begins the session of a new client; nil: its datagram is dropped.
-func (l *datagrams) open(b *binding, flow conn.Flow) *session {
+// open begins a session of a client, with a backend if that is given; nil: its datagram is dropped.
+func (l *datagrams) open(b *binding, flow conn.Flow, where exchange.Place) *session {
 	o := b.opts.Load().Datagrams
 	if l.orders.Load() != 0 {
 		b.drop(dropDraining)
@@ -241,7 +184,10 @@ func (l *datagrams) open(b *binding, flow conn.Flow) *session {
 			b.counts.open.Add(-1)
 		}
 	}()
-	to, err := o.Handler.OpenSession(&s.x, l.pinned(&flow), l)
+	if where == (exchange.Place{}) {
+		where = l.pinned(&flow)
+	}
+	to, err := o.Handler.OpenSession(&s.x, where, l)
 	if err != nil {
 		b.drop(refusal(err))
 		return nil
@@ -332,7 +278,7 @@ func (l *datagrams) connectOpening() {
 	l.opening = nil
 	for _, s := range waiting {
 		switch {
-		case l.table.byFlow[s.flow] != s: // ended
+		case l.table.at(s.place) != s: // ended
 		case !l.connect(s):
 		case s.fd < 0:
 			l.opening = append(l.opening, s)
@@ -411,9 +357,7 @@ func (l *datagrams) tick() {
 	l.expire()
 	for s := l.table.oldest; s != nil; {
 		next := s.newer
-		if err := s.to.Stays(); err != nil {
-			l.close(s, err)
-		}
+		l.stays(s)
 		s = next
 	}
 }
@@ -430,10 +374,12 @@ func (l *datagrams) expire() {
 
 // endAll ends the chosen sessions because time is up.
 func (l *datagrams) endAll(which func(*session) bool) {
-	for _, s := range l.table.byFlow {
+	for s := l.table.oldest; s != nil; {
+		next := s.newer
 		if which(s) {
 			l.close(s, exchange.ErrForced)
 		}
+		s = next
 	}
 }
 

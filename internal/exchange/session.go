@@ -21,6 +21,8 @@ type Session interface {
 	Address() (netip.AddrPort, error)
 	// Place names the backend.
 	Place() Place
+	// Next is the place whose turn it is where the datagrams of one client are divided; zero when there is none.
+	Next() Place
 	// Stays is asked for each datagram of the client. An error is why the session must end: it is for Close.
 	Stays() error
 	// Answered tells of the first datagram that comes back.

@@ -45,8 +45,20 @@ func (p *UDP) Open(x *exchange.Exchange, again exchange.Place, wake exchange.Wak
 func (s *Session) Address() (netip.AddrPort, error) { return s.lease.Backend.Address(s.wake) }
 
 // Place names the backend.
-func (s *Session) Place() exchange.Place {
-	return exchange.Place{Service: s.backends.Name(), Backend: s.lease.Backend.URL}
+func (s *Session) Place() exchange.Place { return s.place(s.lease.Backend) }
+
+func (s *Session) place(b *service.Backend) exchange.Place {
+	return exchange.Place{Service: s.backends.Name(), Backend: b.URL}
+}
+
+// Next chooses a backend without taking it; zero when there is none.
+func (s *Session) Next() exchange.Place {
+	lease, err := s.backends.Pick(nil, nil)
+	if err != nil {
+		return exchange.Place{}
+	}
+	lease.Done(service.Unused)
+	return s.place(lease.Backend)
 }
 
 var errUnhealthy = errors.New("the backend has become unhealthy")

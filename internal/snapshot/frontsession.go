@@ -68,6 +68,9 @@ func (s *session) Address() (netip.AddrPort, error) { return s.to.Address() }
 // Place names the backend.
 func (s *session) Place() exchange.Place { return s.to.Place() }
 
+// Next is the backend whose turn it is.
+func (s *session) Next() exchange.Place { return s.to.Next() }
+
 // Answered tells of the first answer.
 func (s *session) Answered() { s.to.Answered() }
 
