@@ -309,7 +309,7 @@ func checksOf(g *snapshot.Generation) []service.Check {
 // joined is what either of two topologies names.
 func joined(t, other telemetry.Topology) telemetry.Topology {
 	t.Entrypoints = append(t.Entrypoints, other.Entrypoints...)
-	t.TCP = append(t.TCP, other.TCP...)
+	t.TCP, t.UDP = append(t.TCP, other.TCP...), append(t.UDP, other.UDP...)
 	t.Routers = append(t.Routers, other.Routers...)
 	t.Middlewares = append(t.Middlewares, other.Middlewares...)
 	at := make(map[string]int, len(t.Services))

@@ -48,6 +48,12 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 			},
 		}, func(net.Addr) {}
 	}
+	if ep.Protocol == config.UDP {
+		return &entrypoint.Options{Address: ep.Address, Datagrams: &entrypoint.Datagrams{
+			Handler: srv.front, Timeout: ep.UDPSessionTimeout, MaxSessions: int64(ep.UDPMaxSessions),
+			Spread: ep.UDPBalance == config.ByDatagram,
+		}}, func(net.Addr) {}
+	}
 	var handler exchange.Handler = srv.front
 	three := func() {}
 	if ep.TLS.HTTP3() {

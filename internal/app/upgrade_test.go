@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
@@ -219,27 +217,12 @@ func TestSocketActivation(t *testing.T) {
 	early := gatewaytest.Dial(t, l.Addr().String()) // waits in the queue until somebody serves
 	early.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web exec "$0" -c "$1"`, filepath.Join(dir, "sluice"), path)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.WaitDelay = &out, &out, []*os.File{file}, time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	cmd.ExtraFiles = []*os.File{file}
+	p := gatewaytest.RunCommand(t, cmd)
 	if resp := early.Response(); resp.StatusCode != 200 {
 		t.Errorf("%v", resp.Status)
 	}
 	early.Close()
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("%v\n%s", err, out.String())
-		}
-	case <-time.After(gatewaytest.Patience):
-		_ = cmd.Process.Kill()
-		t.Errorf("does not end: %v", <-ended)
-	}
+	p.Await(t, "(listening)") // an order to stop that comes before is one to give the start up
+	p.Stop(t)
 }

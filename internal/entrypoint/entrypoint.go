@@ -47,10 +47,12 @@ type Options struct {
 	// `[::]` are every address of that one family, an empty host is every address of both. A name is resolved when
 	// it is bound, and its first IPv4 address is preferred.
 	Address string
-	// HTTP serves connections; required unless Streams is set. In clear text it also gets those that speak HTTP/2 from their first byte on.
+	// HTTP serves connections; required unless Streams or Datagrams is set. In clear text it also gets those that speak HTTP/2 from their first byte on.
 	HTTP Serve
 	// Streams, if set, serves connections as they are, instead of HTTP and H2.
 	Streams *Streams
+	// Datagrams, if set, makes it an entrypoint of datagrams: nothing else but Address counts then.
+	Datagrams *Datagrams
 	// H2 serves TLS connections that agreed on h2; nil gives them to HTTP.
 	H2 Serve
 	// HTTP3 has the UDP socket of the same address served as well, by Setup.QUIC. It needs TLS and an IP address.
@@ -105,6 +107,8 @@ type Stats struct {
 	ProxyFailures     uint64 // closed: no PROXY protocol header, or a bad one
 	AcceptErrors      uint64 // out of descriptors or memory; accepting paused
 	Panics            uint64 // connections that ended in a recovered panic
+	// Datagrams of an entrypoint of them, whose sessions are counted as connections; nil of others.
+	Datagrams *DatagramStats
 }
 
 // counts are the live form of Stats.
@@ -113,6 +117,7 @@ type counts struct {
 	accepted, refused, handshakes, acceptErrors, panicked atomic.Uint64
 	proxied                                               atomic.Uint64
 	clients                                               clients
+	datagrams                                             datagramCounts
 }
 
 // Setup is what a Set is made with.
@@ -186,6 +191,9 @@ func (s *Set) Stats() []Stats {
 		}
 		if b := s.table[name]; b != nil {
 			st.Address = b.sock.bound.String()
+			if b.sock.addr.udp {
+				st.Datagrams = c.datagrams.stats()
+			}
 		}
 		all = append(all, st)
 	}
@@ -227,9 +235,12 @@ func (s *Set) Drain(mode drain.Mode) {
 	var wg sync.WaitGroup
 	for _, b := range table {
 		wg.Go(func() {
-			if mode == drain.Gentle {
+			switch {
+			case b.sock.addr.udp:
+				b.sock.drain(b, mode == drain.Gentle)
+			case mode == drain.Gentle:
 				b.sock.leave()
-			} else {
+			default:
 				b.sock.retire(b)
 			}
 		})

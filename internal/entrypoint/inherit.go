@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Inherited holds listening sockets that another process has passed on: the service manager, or the process that this
 // one replaces. Descriptors and their names follow systemd's convention (sd_listen_fds(3)). A nil Inherited is empty.
 type Inherited struct {
 	log *slog.Logger
+
+	held atomic.Bool // see Hold
 
 	mu    sync.Mutex // guards socks
 	socks []inheritedSocket
@@ -41,8 +44,8 @@ func (s *inheritedSocket) udp() bool { return s.bound.Network() == "udp" }
 // unnamed are names that carry no meaning; such sockets are matched by their address.
 var unnamed = []string{"", "unknown", "stored", "connection"}
 
-// Inherit takes over descriptors. Names beyond their number, or missing ones, are unnamed. What is not a listening
-// stream socket is closed with a warning.
+// Inherit takes over descriptors. Names beyond their number, or missing ones, are unnamed. What is neither a listening
+// stream socket nor one of datagrams is closed with a warning.
 func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -77,6 +80,15 @@ func (h *Inherited) add(s inheritedSocket) {
 	_ = s.file.Close()
 }
 
+// Hold leaves inherited sockets of datagrams to the process that has passed them on, until Set.TakeOver.
+func (h *Inherited) Hold() { h.held.Store(true) }
+
+func (h *Inherited) release() {
+	if h != nil {
+		h.held.Store(false)
+	}
+}
+
 func anonymous(name string) bool {
 	for _, n := range unnamed {
 		if name == n {
@@ -97,12 +109,12 @@ func (h *Inherited) pick(name string, a *address) ([]inheritedSocket, error) {
 	var mine, rest []inheritedSocket
 	named := false
 	for _, s := range h.socks {
-		named = named || s.name == name && !s.udp()
+		named = named || s.name == name && s.udp() == a.udp
 	}
 	var bound net.Addr
 	for _, s := range h.socks {
 		switch {
-		case s.udp():
+		case s.udp() != a.udp:
 			rest = append(rest, s)
 		case named && s.name == name && !a.is(s.bound):
 			return nil, fmt.Errorf("the inherited socket of that name is bound to %s", s.bound)
@@ -131,6 +143,9 @@ func (h *Inherited) take(sock *socket, name string, accept rawAccept) (bool, err
 		return false, err
 	}
 	sock.inherited = true
+	if sock.addr.udp {
+		return true, sock.adoptDatagrams(mine, h.held.Load)
+	}
 	return true, sock.adoptFiles(mine, accept)
 }
 

@@ -35,16 +35,19 @@ func listening(fd int) (net.Addr, error) {
 		return nil, os.NewSyscallError("getsockname", err)
 	}
 	addr := netAddr(sa)
-	switch tcp, ip := addr.(*net.TCPAddr); {
+	switch _, ip := addr.(*net.TCPAddr); {
 	case kind == unix.SOCK_STREAM && accepts != 0:
 	case kind == unix.SOCK_DGRAM && ip:
-		addr = net.UDPAddrFromAddrPort(tcp.AddrPort())
+		addr, err = boundDatagrams(fd, sa)
 	case kind == unix.SOCK_SEQPACKET && accepts == 0 && !ip:
 		addr = &net.UnixAddr{Net: pairNetwork}
 	case kind == unix.SOCK_STREAM:
-		return nil, errors.New("not a listening socket")
+		err = errors.New("not a listening socket")
 	default:
-		return nil, errors.New("neither a stream socket nor one of UDP")
+		err = errors.New("neither a stream socket nor one of UDP")
+	}
+	if err != nil {
+		return nil, err
 	}
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
@@ -66,6 +69,18 @@ func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 		return nil, nil, err
 	}
 	return c.(*net.UnixConn), theirs, nil
+}
+
+// boundDatagrams checks that a socket of datagrams waits for clients.
+func boundDatagrams(fd int, sa unix.Sockaddr) (net.Addr, error) {
+	u, ok := datagramAddr(sa).(*net.UDPAddr)
+	if !ok || u.Port == 0 {
+		return nil, errors.New("not a socket of UDP that is bound to a port")
+	}
+	if _, err := unix.Getpeername(fd); err == nil {
+		return nil, errors.New("a connected socket of datagrams")
+	}
+	return u, nil
 }
 
 // adoptFiles makes inherited sockets the acceptors of s. It owns the files, also when it fails.

@@ -102,7 +102,7 @@ func (p *Plan) bindAll(ctx context.Context, wanted map[string]*Options) error {
 	names := slices.Sorted(maps.Keys(wanted))
 	var errs []error
 	for _, name := range names {
-		a, err := parseAddress(wanted[name].Address, name)
+		a, err := addressOf(wanted[name], name)
 		if other, taken := users[a.key]; err == nil && taken {
 			err = fmt.Errorf("entrypoint %s has the same address", other)
 		}
@@ -153,13 +153,17 @@ func (p *Plan) bind(ctx context.Context, name string, a address, leaving []*sock
 		p.created = append(p.created, sock)
 		return sock, nil
 	}
+	shared := slices.ContainsFunc(leaving, func(l *socket) bool { return a.overlaps(l.bound) })
 	took, err := s.setup.Inherited.take(sock, name, s.acceptRaw)
 	switch {
 	case err != nil || took:
+	case a.udp && s.setup.Listen != nil:
+		err = errors.New("this network has no datagrams")
+	case a.udp:
+		err = bindDatagrams(sock, s.setup.Sockets, shared)
 	case s.setup.Listen != nil:
 		err = sock.bindPlain(ctx, s.setup.Listen)
 	default:
-		shared := slices.ContainsFunc(leaving, func(l *socket) bool { return a.overlaps(l.bound) })
 		err = bindKernel(sock, s.setup.Sockets, shared, s.acceptRaw)
 	}
 	if err != nil {

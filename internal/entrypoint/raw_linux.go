@@ -282,7 +282,7 @@ func netAddr(sa unix.Sockaddr) net.Addr {
 // it is bound like an ordinary socket, so that an address in use by anybody is refused, also one whose user would
 // share it, and becomes the head of the group only then.
 func bindIP(a *address, member bool) (int, error) {
-	fd, sa, err := openIP(a)
+	fd, sa, err := openIP(a, unix.SOCK_STREAM)
 	ok := false
 	defer func() {
 		if !ok && fd >= 0 {
@@ -314,10 +314,10 @@ func bindIP(a *address, member bool) (int, error) {
 	return fd, nil
 }
 
-// openIP makes a socket of the family that a needs. An address without an IP is served by one IPv6 socket for both
+// openIP makes a socket of a type, of the family that a needs. An address without an IP is served by one IPv6 socket for both
 // families, where the kernel has IPv6.
-func openIP(a *address) (int, unix.Sockaddr, error) {
-	const kind = unix.SOCK_STREAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+func openIP(a *address, kind int) (int, unix.Sockaddr, error) {
+	kind |= unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 	if a.ip.Is4() {
 		fd, err := unix.Socket(unix.AF_INET, kind, 0)
 		return fd, &unix.SockaddrInet4{Port: int(a.port), Addr: a.ip.As4()}, os.NewSyscallError("socket", err)

@@ -42,8 +42,9 @@ type Deps struct {
 // plan is one router, ready to serve.
 type plan struct {
 	router  string
-	handler exchange.Handler     // of requests; nil in a router of connections
+	handler exchange.Handler     // of requests; nil in a router of something else
 	conn    exchange.ConnHandler // of connections
+	udp     *proxy.UDP           // of datagrams
 	meter   *telemetry.Meter
 }
 
@@ -55,7 +56,7 @@ type entry struct {
 	connect bool      // only CONNECT is served
 	pace    conn.Pace // of its tunnels
 
-	// of a tcp entrypoint
+	// of a tcp or udp entrypoint
 	conns *telemetry.ConnMeter
 	hello time.Duration // how long to wait for a ClientHello; 0: no router looks at it
 }
@@ -123,7 +124,7 @@ func (g *Generation) compileRouters() error {
 			trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash, connect: ep.Protocol == config.CONNECT,
 			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
 		}
-		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP {
+		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP || ep.Protocol == config.UDP {
 			g.compileConns(e, ep)
 		}
 		g.entries[name] = e
@@ -132,12 +133,12 @@ func (g *Generation) compileRouters() error {
 	return nil
 }
 
-// compileConns completes the entry of a tcp entrypoint.
+// compileConns completes the entry of an entrypoint of something else than requests.
 func (g *Generation) compileConns(e *entry, ep *config.Entrypoint) {
 	if g.Config.Observability.Metrics {
-		e.conns = g.deps.Metrics.ConnMeter(ep.Name)
+		e.conns = g.deps.Metrics.ConnMeter(ep.Name, ep.Protocol == config.UDP)
 	}
-	if needsHello(g.Config, ep) {
+	if ep.Protocol == config.TCP && needsHello(g.Config, ep) {
 		e.hello = ep.TCPHelloTimeout
 	}
 }
@@ -154,6 +155,9 @@ func needsHello(cfg *config.Config, ep *config.Entrypoint) bool {
 	return false
 }
 
+// kinds are the protocols as route tables tell them apart.
+var kinds = map[config.Protocol]route.Kind{config.HTTP: route.Requests, config.TCP: route.Connections, config.UDP: route.Datagrams}
+
 // tableOf makes the table of an entrypoint.
 func tableOf(entries []route.Entry, ep *config.Entrypoint) *route.Table {
 	if ep.OnlyByName() {
@@ -164,10 +168,7 @@ func tableOf(entries []route.Entry, ep *config.Entrypoint) *route.Table {
 			}
 		}
 	}
-	if ep.Protocol == config.TCP {
-		return route.BuildTCP(entries, ep.Name)
-	}
-	return route.Build(entries, ep.Name)
+	return route.BuildFor(kinds[ep.Protocol], entries, ep.Name)
 }
 
 // nowhere are the entrypoints of a router that names none, where it would have to: no entrypoint has this name.
@@ -178,7 +179,7 @@ func RouteEntries(cfg *config.Config) []route.Entry {
 	entries := make([]route.Entry, 0, len(cfg.Routers))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Routers)) {
 		r := cfg.Routers[name]
-		entries = append(entries, route.Entry{Name: name, Rule: r.Rule, Priority: r.Priority, Entrypoints: r.Entrypoints, TCP: r.Protocol == config.TCP})
+		entries = append(entries, route.Entry{Name: name, Rule: r.Rule, Priority: r.Priority, Entrypoints: r.Entrypoints, Kind: kinds[r.Protocol]})
 	}
 	return entries
 }
@@ -190,9 +191,12 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		return plan{}, fmt.Errorf("router %q: no service %q", r.Name, r.Service)
 	}
 	m := g.meter(telemetry.Path{Router: r.Name, Service: topology(b), Middlewares: r.Middlewares})
-	if r.Protocol == config.TCP {
+	switch r.Protocol {
+	case config.TCP:
 		h, err := g.connPlan(r, b, m)
 		return plan{router: r.Name, conn: h, meter: m}, err
+	case config.UDP:
+		return plan{router: r.Name, udp: proxy.NewUDP(b), meter: m}, nil
 	}
 	var h exchange.Handler = &accepted{next: g.last(r, b), meter: m}
 	for _, name := range slices.Backward(r.Middlewares) {
@@ -274,8 +278,11 @@ func (g *Generation) Topology() telemetry.Topology {
 		Routers: slices.Sorted(maps.Keys(g.Config.Routers)), Middlewares: slices.Sorted(maps.Keys(g.Config.Middlewares)),
 	}
 	for _, name := range t.Entrypoints {
-		if g.Config.Entrypoints[name].Protocol == config.TCP {
+		switch g.Config.Entrypoints[name].Protocol {
+		case config.TCP:
 			t.TCP = append(t.TCP, name)
+		case config.UDP:
+			t.UDP = append(t.UDP, name)
 		}
 	}
 	for _, b := range g.Balancers() {
