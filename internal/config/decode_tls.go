@@ -50,7 +50,7 @@ func (d *decoder) tlsOfEntrypoint(o *object, t *TLS) {
 		c.finish(nil)
 	}
 	t.StrictSNI = o.boolean("strict_sni", false)
-	t.ALPN = d.alpn(o)
+	t.ALPN = d.alpn(o, HTTP3)
 	var auth text
 	t.ClientAuth, auth = enum(o, "client_auth", ClientAuthOff, ClientAuthOff, ClientAuthRequest, ClientAuthRequire)
 	switch {
@@ -62,9 +62,9 @@ func (d *decoder) tlsOfEntrypoint(o *object, t *TLS) {
 	}
 }
 
-// alpn decodes the protocols that are offered.
-func (d *decoder) alpn(o *object) []string {
-	known := []string{"h2", "http/1.1", HTTP3}
+// alpn decodes the protocols that are offered, which are h2, http/1.1 and those of more.
+func (d *decoder) alpn(o *object, more ...string) []string {
+	known := append([]string{"h2", "http/1.1"}, more...)
 	f := o.take("alpn")
 	if f == nil {
 		return known[:2]
@@ -82,7 +82,7 @@ func (d *decoder) alpn(o *object) []string {
 			out = append(out, t.s)
 		}
 	}
-	if slices.Equal(out, known[2:]) {
+	if slices.Equal(out, []string{HTTP3}) {
 		d.fail(CodeConflict, f.val.Span, "alpn in %s has h3 alone", o.title).Hint = "clients learn of h3 over h2 or http/1.1"
 	}
 	return out
