@@ -2,12 +2,10 @@ package app_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,17 +191,7 @@ func TestUDPUpgrade(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "sluice")); err != nil {
 		t.Fatal(err)
 	}
-	old.Signal(t, syscall.SIGUSR2)
-	pid, err := strconv.Atoi(old.Await(t, `"the new binary has taken over","pid":([0-9]+)`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
-	t.Cleanup(func() {
-		if !gone() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	})
+	pid, gone := upgraded(t, old)
 	old.Await(t, `"sessions of datagrams taken over","sessions":(38)`)
 	for i, c := range clients {
 		if got := ping(t, c, "who"); got != who[i] {

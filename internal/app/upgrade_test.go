@@ -47,6 +47,23 @@ func script(t *testing.T, dir, text string) {
 	}
 }
 
+// upgraded has a process replace itself, and returns its successor, which does not outlive the test.
+func upgraded(t *testing.T, old *gatewaytest.Process) (pid int, gone func() bool) {
+	t.Helper()
+	old.Signal(t, syscall.SIGUSR2)
+	pid, err := strconv.Atoi(old.Await(t, `"the new binary has taken over","pid":([0-9]+)`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone = func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+	t.Cleanup(func() {
+		if !gone() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	return pid, gone
+}
+
 // TestUpgradeUnderLoad: another version takes over without a failed request, a refused connection or a cut stream; what
 // is open ends with the old process.
 func TestUpgradeUnderLoad(t *testing.T) {
@@ -86,17 +103,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	if err := errors.Join(os.Rename(filepath.Join(dir, "sluice"), filepath.Join(dir, "sluice.old")), os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "sluice"))); err != nil {
 		t.Fatal(err)
 	}
-	old.Signal(t, syscall.SIGUSR2)
-	pid, err := strconv.Atoi(old.Await(t, `"the new binary has taken over","pid":([0-9]+)`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
-	t.Cleanup(func() {
-		if !gone() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	})
+	pid, gone := upgraded(t, old)
 	gatewaytest.Until(t, "the new version answers", func() bool { return strings.Contains(version(), `"v2"`) })
 	if n := served.Load(); n == 0 {
 		t.Error("no load")

@@ -73,7 +73,7 @@ type Entrypoint struct {
 	TCPIdleTimeout      time.Duration  // tcp and connect; no byte in either direction; 0 no bound, the default
 	TCPHalfCloseTimeout time.Duration  // tcp and connect; the same once one side has ended; default 30 s
 	UDPSessionTimeout   time.Duration  // udp only, without a datagram in either direction; default 30 s; 0 otherwise
-	UDPMaxSessions      uint64         // udp only, clients at a time; default 10000; 0 otherwise
+	UDPMaxSessions      uint64         // udp only, at a time; default 10000; 0 otherwise
 	UDPBalance          UDPBalance     // udp only; default ByClient; "" otherwise
 }
 

@@ -307,18 +307,9 @@ func (l *datagrams) Close() error {
 // since it is what says which of them a client's datagrams come to. With shared set, another socket of this process that
 // is about to be closed holds an overlapping address.
 func bindDatagrams(s *socket, n int, shared bool) error {
-	a := s.addr
-	fds := make([]int, 0, n)
-	for i := range n {
-		fd, err := bindDatagram(&a, shared || i > 0)
-		if err != nil {
-			closeAll(fds)
-			return err
-		}
-		fds = append(fds, fd)
-		if a.port == 0 { // the others share what the system chose
-			a.port = localAddr(fd).Port()
-		}
+	fds, err := bindGroup(s.addr, n, shared, bindDatagram)
+	if err != nil {
+		return err
 	}
 	return s.adoptLoops(fds, never)
 }
@@ -346,19 +337,8 @@ func bindDatagram(a *address, member bool) (int, error) {
 
 // adoptDatagrams makes inherited sockets those of s. It owns the files, also when it fails.
 func (s *socket) adoptDatagrams(socks []inheritedSocket, hold func() bool) error {
-	var fds []int
-	var err error
-	for _, in := range socks {
-		if err == nil {
-			var fd int
-			if fd, err = dup(in.file); err == nil {
-				fds = append(fds, fd)
-			}
-		}
-		_ = in.file.Close()
-	}
+	fds, err := dupAll(socks)
 	if err != nil {
-		closeAll(fds)
 		return err
 	}
 	return s.adoptLoops(fds, hold)

@@ -176,6 +176,19 @@ func TestDatagramsWait(t *testing.T) {
 	}
 }
 
+// What waits for an address when its session ends is counted as dropped.
+func TestDatagramsWaitInVain(t *testing.T) {
+	h := &toBackend{}
+	h.wait.Store(true)
+	s, at := datagramSet(t, &entrypoint.Datagrams{Handler: h, Timeout: 100 * time.Millisecond})
+	c := udpClient(t, at, nil)
+	defer c.Close()
+	for range 3 {
+		_, _ = c.Write([]byte("x"))
+	}
+	until(t, func() bool { return s.Stats()[0].Datagrams.Dropped["unresolved"] == 3 })
+}
+
 // until waits for a condition.
 func until(t testing.TB, done func() bool) {
 	t.Helper()

@@ -85,8 +85,15 @@ func boundDatagrams(fd int, sa unix.Sockaddr) (net.Addr, error) {
 
 // adoptFiles makes inherited sockets the acceptors of s. It owns the files, also when it fails.
 func (s *socket) adoptFiles(socks []inheritedSocket, accept rawAccept) error {
-	var fds []int
-	var err error
+	fds, err := dupAll(socks)
+	if err != nil {
+		return err
+	}
+	return s.adopt(fds, accept)
+}
+
+// dupAll copies the descriptors of inherited sockets, whose files it closes, also when it fails.
+func dupAll(socks []inheritedSocket) (fds []int, err error) {
 	for _, in := range socks {
 		if err == nil {
 			var fd int
@@ -102,9 +109,9 @@ func (s *socket) adoptFiles(socks []inheritedSocket, accept rawAccept) error {
 	}
 	if err != nil {
 		closeAll(fds)
-		return err
+		return nil, err
 	}
-	return s.adopt(fds, accept)
+	return fds, nil
 }
 
 // dup copies the descriptor of f, which stays in its mode.

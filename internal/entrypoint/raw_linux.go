@@ -216,20 +216,28 @@ func bindKernel(s *socket, n int, shared bool, accept rawAccept) error {
 		}
 		return s.adopt([]int{fd}, accept)
 	}
-	a := s.addr
+	fds, err := bindGroup(s.addr, n, shared, bindIP)
+	if err != nil {
+		return err
+	}
+	return s.adopt(fds, accept)
+}
+
+// bindGroup binds n sockets to one address; the first as a member, too, with shared set.
+func bindGroup(a address, n int, shared bool, bind func(a *address, member bool) (int, error)) ([]int, error) {
 	fds := make([]int, 0, n)
 	for i := range n {
-		fd, err := bindIP(&a, shared || i > 0)
+		fd, err := bind(&a, shared || i > 0)
 		if err != nil {
 			closeAll(fds)
-			return err
+			return nil, err
 		}
 		fds = append(fds, fd)
 		if a.port == 0 { // the others share what the system chose
 			a.port = localAddr(fd).Port()
 		}
 	}
-	return s.adopt(fds, accept)
+	return fds, nil
 }
 
 func closeAll(fds []int) {

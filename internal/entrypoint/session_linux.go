@@ -268,6 +268,7 @@ func (l *datagrams) connect(s *session) bool {
 		}
 	}
 	s.b.counts.datagrams.dropped[why].Add(uint64(max(1, len(s.held))))
+	s.held = nil
 	l.close(s, err)
 	return false
 }
@@ -390,6 +391,7 @@ func (l *datagrams) close(s *session, why error) {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
 	}
+	s.b.counts.datagrams.dropped[dropUnresolved].Add(uint64(len(s.held)))
 	s.ticket.Leave()
 	defer l.leave(s) // also when the handler panics
 	s.to.Close(why)
