@@ -155,6 +155,7 @@ func TestControlStreams(t *testing.T) {
 		{"capacity", [][]byte{{2, 0x3f, 1}}, false, 0x201},
 		{"acknowledgement", [][]byte{{3, 0x81}}, false, 0x202},
 		{"increment", [][]byte{{3, 0x01}}, false, 0x202},
+		{"cancellation of an endless id", [][]byte{append([]byte{3, 0x7f}, strings.Repeat("\xff", 100)...)}, false, 0x202},
 		{"flood of frames", [][]byte{join([]byte{0}, settingsFrame, []byte(strings.Repeat("\x21\x00", 2_000)))}, false, 0x107},
 		{"flood of instructions", [][]byte{append([]byte{3}, strings.Repeat("\x41", 2_000)...)}, false, 0x107},
 	} {
