@@ -57,6 +57,9 @@ type socket struct {
 	batch *ipv4.PacketConn
 	own   tag
 
+	opened  chan struct{} // closed when it is to be read
+	opening sync.Once
+
 	before []tag         // of processes whose packets are passed back
 	pass   chan []byte   // to the one that has handed the socket over; nil: nobody has
 	passed chan struct{} // closed when nothing is passed any more
@@ -72,7 +75,7 @@ type socket struct {
 
 // newSocket takes a socket over, from the process at the other end of pred; nil: it is ours alone.
 func newSocket(udp *net.UDPConn, pred *net.UnixConn) (*socket, error) {
-	s := &socket{UDPConn: udp, batch: ipv4.NewPacketConn(udp), in: make([]byte, maxPacket+32)}
+	s := &socket{UDPConn: udp, batch: ipv4.NewPacketConn(udp), opened: make(chan struct{}), in: make([]byte, maxPacket+32)}
 	if pred != nil {
 		if err := s.greeted(pred); err != nil {
 			return nil, err
@@ -133,8 +136,12 @@ func (s *socket) cede() {
 	}
 }
 
+// open has the socket read. Until then packets wait in the kernel.
+func (s *socket) open() { s.opening.Do(func() { close(s.opened) }) }
+
 // SetReadDeadline ends a pending read, whatever is read.
 func (s *socket) SetReadDeadline(t time.Time) error {
+	s.open()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.next != nil {
@@ -145,6 +152,7 @@ func (s *socket) SetReadDeadline(t time.Time) error {
 
 // ReadBatch reads packets of connections of this process.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
+	<-s.opened
 	for {
 		if s.ceded.Load() {
 			return s.readBack(ms)

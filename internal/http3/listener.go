@@ -69,7 +69,7 @@ type Listener struct {
 	quic  *tls.Config
 }
 
-// Listen begins to serve the socket, and owns it and pred unless there is an error. pred leads to the process that has handed
+// Listen serves the socket from Open on, and owns it and pred unless there is an error. pred leads to the process that has handed
 // the socket over; nil: none has.
 func Listen(udp *net.UDPConn, pred *net.UnixConn, door Door) (*Listener, error) {
 	// It would write about small buffers to standard error, past the process log; the documents tell of them.
@@ -223,6 +223,9 @@ func (l *Listener) enter(c *serverConn) (leave func()) {
 		delete(l.conns, c)
 	}
 }
+
+// Open begins to read the socket: the door is ready for those who come. Later calls do nothing.
+func (l *Listener) Open() { l.sock.open() }
 
 // Drain tells the connections of now to end. Those that come later are the door's to refuse.
 func (l *Listener) Drain(mode drain.Mode) {
