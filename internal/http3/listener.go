@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // Bounds of a connection.
@@ -47,7 +48,7 @@ type Guest struct {
 	Server     *Server
 	Entrypoint string
 	TLS        func() *tls.Config // asked at the handshake; nil refuses
-	Live       *drain.Tracker     // the connection is a member while it is served; nil: of nothing
+	Live       *drain.Tracker     // the client is a member from the handshake on; nil: of nothing
 	Failed     func(err error)    // the handshake has; followed by Leave
 	Leave      func()             // called once, when nothing of the connection runs any more
 }
@@ -108,10 +109,17 @@ var protocols = []string{"h3"}
 
 // visit is a client from its first packet on. Either the failed handshake or the served connection ends it.
 type visit struct {
-	l     *Listener
-	guest *Guest
-	taken atomic.Bool
+	l      *Listener
+	guest  *Guest
+	ticket drain.Ticket // until the handshake is over
+	taken  atomic.Bool
 }
+
+// Drain lets the handshake go on: its connection hears of the drain then.
+func (v *visit) Drain(drain.Mode) {}
+
+// Force ends the visit. What is left of the handshake goes with its time limit or the listener.
+func (v *visit) Force() { go v.failed(exchange.ErrForced) } // the ticket must not be left meanwhile
 
 type visitKey struct{}
 
@@ -126,16 +134,28 @@ func (l *Listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 	v := &visit{l: l, guest: g}
 	l.visits.Add()
 	l.greeted.Add(1)
+	if g.Live != nil {
+		g.Live.Enter(&v.ticket, v)
+	}
 	context.AfterFunc(ctx, func() { v.failed(context.Cause(ctx)) })
 	return context.WithValue(ctx, visitKey{}, v), nil
 }
 
+// take ends the handshake of a visit, once: false when it is over already.
+func (v *visit) take() bool {
+	if v.taken.Swap(true) {
+		return false
+	}
+	v.ticket.Leave()
+	v.l.greeted.Add(-1)
+	return true
+}
+
 // failed ends a visit whose handshake has not succeeded.
 func (v *visit) failed(cause error) {
-	if v.taken.Swap(true) {
+	if !v.take() {
 		return
 	}
-	v.l.greeted.Add(-1)
 	if v.guest.Failed != nil {
 		v.guest.Failed(cause)
 	}
@@ -193,10 +213,10 @@ func (l *Listener) accept() {
 			return
 		}
 		v, ok := q.Context().Value(visitKey{}).(*visit)
-		if !ok || v.taken.Swap(true) {
-			continue // it has gone already
+		if !ok || !v.take() { // it has gone already, or was forced
+			_ = q.CloseWithError(codeNo, "")
+			continue
 		}
-		l.greeted.Add(-1)
 		go l.serve(q, v)
 	}
 }
