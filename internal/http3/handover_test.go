@@ -4,6 +4,7 @@ package http3_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -127,6 +128,32 @@ func TestHandOverFails(t *testing.T) {
 	}
 	if got := p.await(p.send(get(), true)); got.status != "200" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A process that takes over and has no use for the socket, since its configuration has no HTTP/3, leaves it to this one, whose
+// connections go on; new ones are refused.
+func TestHandOverUnused(t *testing.T) {
+	r := start(t, settings(echo))
+	p := dial(t, r)
+	running := p.send(head("POST"), false)
+	ours, theirs := pair(t)
+	f, err := r.listener.HandOver(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	_ = theirs.Close()
+	r.listener.Cede()
+	_, _ = running.Write(frame(0, []byte("z")))
+	_ = running.Close()
+	if got := p.await(running); got.status != "200" {
+		t.Errorf("%+v", got)
+	}
+	_, err = client(t).Do(request(t, "GET", "https://"+r.addr, nil))
+	var refused *quic.TransportError
+	if !errors.As(err, &refused) || refused.ErrorCode != quic.ConnectionRefused {
+		t.Errorf("refused with %v", err)
 	}
 }
 

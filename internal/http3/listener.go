@@ -127,6 +127,9 @@ var errRefused = errors.New("refused")
 
 // admit takes a client in, or refuses it.
 func (l *Listener) admit(ctx context.Context, client *quic.ClientInfo) (context.Context, error) {
+	if l.sock.returned.Load() { // what is here ends, and nobody takes its place
+		return nil, errRefused
+	}
 	g := l.door.Admit(addrPort(client.RemoteAddr))
 	if g == nil {
 		return nil, errRefused
