@@ -1,6 +1,7 @@
 package http3
 
 import (
+	"errors"
 	"io"
 
 	"github.com/quic-go/qpack"
@@ -12,16 +13,25 @@ import (
 
 var decoder = qpack.NewDecoder() // it has no state: no dynamic table is offered
 
-// decode hands out the fields of a section (RFC 9204 §4.5).
-func decode(section []byte, field func(name, value string)) error {
+// fieldOverhead is what the protocol counts for a field beside its bytes (RFC 9114 §4.2.2).
+const fieldOverhead = 32
+
+var errSectionTooLarge = errors.New("a field section is too large")
+
+// decode hands out the fields of a section (RFC 9204 §4.5), as long as they are within limit: a byte of the section may be a
+// whole field of the static table.
+func decode(section []byte, limit int, field func(name, value string)) error {
 	next := decoder.Decode(section)
-	for {
+	for size := 0; ; {
 		f, err := next()
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return &connError{codeDecompression, err.Error()}
+		}
+		if size += len(f.Name) + len(f.Value) + fieldOverhead; size > limit {
+			return errSectionTooLarge
 		}
 		field(f.Name, f.Value)
 	}
@@ -69,7 +79,10 @@ func (st *stream) takeHead() error {
 	if err != nil {
 		return err
 	}
-	if err := decode(section, h.Field); err != nil {
+	switch err := decode(section, st.set.listLimit(), h.Field); {
+	case errors.Is(err, errSectionTooLarge):
+		h.TooLarge()
+	case err != nil:
 		return err
 	}
 	if h.Bodiless = st.in.ended(); !h.Bodiless && h.Length < 0 && bodyRare(h.Method()) {

@@ -1,11 +1,13 @@
 package http3_test
 
 import (
+	"bytes"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http3"
 )
 
 func join(parts ...[]byte) (b []byte) {
@@ -79,6 +81,7 @@ func TestMalformedRequests(t *testing.T) {
 		{"too many fields", get(strings.Split(strings.Repeat("x,y,", 40), ",")[:80]...), refused("431")},
 		{"too large", get("x-a", strings.Repeat("a", 10_000)), refused("431")},
 		{"far too large", get("x-a", strings.Repeat("a", 30_000)), refused("431")},
+		{"far too large when it is decoded", frame(1, append(section(":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/"), bytes.Repeat([]byte{0xc0 | 52}, 1_000)...)), refused("431")},
 		{"long target", frame(1, section(":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/"+strings.Repeat("a", 9_000))), refused("414")},
 		// bodies
 		{"body longer than its length", join(head("POST", "content-length", "1"), data("ab")), refused("400")},
@@ -118,6 +121,16 @@ func TestMalformedRequests(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A section of some KiB may stand for MiB of fields. No more of them is looked at than the limit allows.
+func TestSectionBomb(t *testing.T) {
+	const limit = 10_000
+	size := 0
+	err := http3.Decode(append([]byte{0, 0}, bytes.Repeat([]byte{0xc0 | 52}, 10_000)...), limit, func(name, value string) { size += len(name) + len(value) + 32 })
+	if err == nil || size > limit || size < limit-100 {
+		t.Errorf("%d bytes of fields: %v", size, err)
 	}
 }
 
