@@ -18,9 +18,9 @@ import (
 
 // QUIC serves HTTP/3 on a UDP socket, which it owns.
 type QUIC interface {
-	// Open begins to read the socket: the door has an owner. Later calls do nothing.
+	// Open begins to read the socket: the door has an owner. It undoes Drain for connections that come later.
 	Open()
-	// Drain tells the connections that are there to end.
+	// Drain tells the connections that are there, and those that shake hands, to end.
 	Drain(mode drain.Mode)
 	// Wait returns nil once no connection is left, or the context's error.
 	Wait(ctx context.Context) error

@@ -64,10 +64,11 @@ type Listener struct {
 	greeted atomic.Int64 // handshakes under way
 	done    chan struct{}
 
-	mu    sync.Mutex // guards all below
-	conns map[*serverConn]struct{}
-	plain *tls.Config // whose copy for QUIC is
-	quic  *tls.Config
+	mu       sync.Mutex // guards all below
+	conns    map[*serverConn]struct{}
+	draining *drain.Mode // what those that enter are told; nil: nothing
+	plain    *tls.Config // whose copy for QUIC is
+	quic     *tls.Config
 }
 
 // Listen serves the socket from Open on, and owns it and pred unless there is an error. pred leads to the process that has handed
@@ -240,6 +241,9 @@ func (l *Listener) enter(c *serverConn) (leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
+	if l.draining != nil {
+		c.Drain(*l.draining)
+	}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -247,13 +251,21 @@ func (l *Listener) enter(c *serverConn) (leave func()) {
 	}
 }
 
-// Open begins to read the socket: the door is ready for those who come. Later calls do nothing.
-func (l *Listener) Open() { l.sock.open() }
+// Open begins to read the socket: the door is ready for those who come. After a Drain those who come are not told of it any
+// more.
+func (l *Listener) Open() {
+	l.mu.Lock()
+	l.draining = nil
+	l.mu.Unlock()
+	l.sock.open()
+}
 
-// Drain tells the connections of now to end. Those that come later are the door's to refuse.
+// Drain tells the connections to end, those that shake hands as soon as they are there. Who comes later is the door's to
+// refuse.
 func (l *Listener) Drain(mode drain.Mode) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.draining = &mode
 	for c := range l.conns {
 		c.Drain(mode)
 	}

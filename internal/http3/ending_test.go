@@ -36,3 +36,28 @@ func TestRejectedFlood(t *testing.T) {
 		t.Errorf("ended with %#x", code)
 	}
 }
+
+// A connection whose handshake was under way when the others were told to end is told, too.
+func TestDrainBeforeEntering(t *testing.T) {
+	set := settings(echo)
+	set.KeepAliveTimeout = time.Minute
+	r := start(t, set)
+	r.listener.Drain(drain.Gentle)
+	p := dial(t, r)
+	if got := p.await(p.send(get(), true)); got.status != "200" {
+		t.Errorf("%+v", got)
+	}
+	p.awaitGoAway(2)
+	r.listener.Open() // it is wanted again
+	p = dial(t, r)
+	for range 2 {
+		if got := p.await(p.send(get(), true)); got.status != "200" {
+			t.Errorf("%+v", got)
+		}
+	}
+	select {
+	case <-p.q.Context().Done():
+		t.Error("ended although it is wanted again")
+	default:
+	}
+}
