@@ -85,7 +85,7 @@ func (st *stream) takeHead() error {
 	case err != nil:
 		return err
 	}
-	if h.Bodiless = st.in.ended(); !h.Bodiless && h.Length < 0 && bodyRare(h.Method()) {
+	if h.Bodiless = st.in.ended(); !h.Bodiless && h.Length < 0 && !st.x.Request.Expect && bodyRare(h.Method()) {
 		if h.Bodiless, err = st.peek(); err != nil {
 			return err
 		}

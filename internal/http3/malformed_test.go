@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http3"
@@ -121,6 +122,23 @@ func TestMalformedRequests(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A GET that waits to be asked for its body is asked for it, instead of being waited for.
+func TestGetExpects(t *testing.T) {
+	p := dial(t, start(t, settings(echo)))
+	st := p.send(get("expect", "100-continue"), false)
+	_ = st.SetReadDeadline(time.Now().Add(2 * time.Second))
+	b := make([]byte, 100)
+	n, err := st.Read(b)
+	if status, _ := parse(b[:n]); status != "100" {
+		t.Fatalf("status %q: %v", status, err)
+	}
+	_, _ = st.Write(frame(0, []byte("abc")))
+	_ = st.Close()
+	if got := p.await(st); got.status != "200" || !strings.Contains(got.body, `"abc"`) {
+		t.Errorf("%+v", got)
 	}
 }
 
