@@ -3,6 +3,7 @@ package http3
 import (
 	"errors"
 	"io"
+	"time"
 
 	"github.com/quic-go/qpack"
 
@@ -41,7 +42,10 @@ func decode(section []byte, limit int, field func(name, value string)) error {
 func (st *stream) readHead() error {
 	st.read.Arm((*readSide)(st), st.set.HeaderTimeout)
 	err := st.takeHead()
-	if st.read.Disarm() == conn.CauseDeadline && err != nil {
+	switch late := st.read.Disarm() == conn.CauseDeadline; {
+	case late && err == nil: // it was there just in time: what follows has time limits of its own
+		_ = st.q.SetReadDeadline(time.Time{})
+	case late:
 		e := exchange.Reject(408, exchange.CodeHeaderTimeout, "Request header timeout")
 		e.Limit = "header_timeout"
 		st.refuseHead(e)
