@@ -59,6 +59,7 @@ func (q *datagram) Open() {
 	defer q.mu.Unlock()
 	q.opened = true
 }
+
 func (q *datagram) Drain(drain.Mode) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
