@@ -189,7 +189,12 @@ func slowBackend(t *testing.T, began chan<- struct{}, release <-chan struct{}) s
 // TestHTTP3Occupied: a UDP port that somebody else has is an error that names it, and leaves nothing bound.
 func TestHTTP3Occupied(t *testing.T) {
 	certFile, keyFile := certificate(t, t.TempDir())
-	taken, err := net.ListenPacket("udp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", "127.0.0.1:0") // others may have the TCP port of a UDP port that is picked
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.ListenPacket("udp", free.Addr().String())
+	_ = free.Close()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,9 @@ import (
 
 // QUIC serves HTTP/3 on a UDP socket, which it owns.
 type QUIC interface {
-	// Drain tells the connections that are there to end.
+	// Open begins to read the socket: the door has an owner. It undoes Drain for connections that come later.
+	Open()
+	// Drain tells the connections that are there, and those that shake hands, to end.
 	Drain(mode drain.Mode)
 	// Wait returns nil once no connection is left, or the context's error.
 	Wait(ctx context.Context) error
@@ -31,7 +33,7 @@ type QUIC interface {
 	Close() error
 }
 
-// OpenQUIC begins to serve a UDP socket. Who begins a connection on it is asked at the door. pred leads to the process that
+// OpenQUIC serves a UDP socket, which is not read before Open. Who begins a connection on it is asked at the door. pred leads to the process that
 // has handed the socket over; nil: none has.
 type OpenQUIC func(udp *net.UDPConn, pred *net.UnixConn, door *Door) (QUIC, error)
 
@@ -187,6 +189,7 @@ func assignPackets(to, from map[string]*packets, table map[string]*binding) {
 	for name, pk := range to {
 		kept[pk] = true
 		pk.door.owner.Store(table[name])
+		pk.quic.Open()
 	}
 	for _, pk := range from {
 		if !kept[pk] {

@@ -27,6 +27,7 @@ type datagram struct {
 	udp     *net.UDPConn
 	door    *entrypoint.Door
 	conns   drain.Count
+	opened  bool
 	drained bool
 	closed  bool
 	mu      *sync.Mutex
@@ -53,6 +54,12 @@ func (d *datagrams) last() (*datagram, int) {
 	return d.open[len(d.open)-1], len(d.open)
 }
 
+func (q *datagram) Open() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.opened = true
+}
+
 func (q *datagram) Drain(drain.Mode) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,6 +79,12 @@ func (q *datagram) isClosed() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.closed
+}
+
+func (q *datagram) isOpen() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.opened
 }
 
 var visitor = netip.MustParseAddrPort("192.0.2.1:1000")
@@ -112,12 +125,18 @@ func TestPackets(t *testing.T) {
 	if q.door.Admit(visitor) != nil {
 		t.Error("admitted before the plan is in force")
 	}
+	if q.isOpen() {
+		t.Error("read before the plan is in force: clients would be refused")
+	}
 	p.Abort()
 	waitFor(t, "the socket of an aborted plan is closed", q.isClosed)
 
 	p = prepare(on)
 	q, _ = d.last()
 	p.Commit()
+	if !q.isOpen() {
+		t.Error("not read although the plan is in force")
+	}
 	guest := q.door.Admit(visitor)
 	if guest == nil || guest.Entrypoint() != "web" || guest.Live() == nil || guest.TLS() == nil || q.door.Crowded() != true {
 		t.Fatalf("guest %+v", guest)

@@ -28,8 +28,9 @@ func (b *requestBody) clear() {
 }
 
 var (
-	errBodyStopped = errors.New("request body no longer wanted")
-	errUnread      = errors.New("the head was not read to its end")
+	errBodyStopped      = errors.New("request body no longer wanted")
+	errTrailersTooLarge = http2.BadBody("trailers too large")
+	errUnread           = errors.New("the head was not read to its end")
 )
 
 // Buffered returns the body if all of it has come with the head, in one frame and with its end.
@@ -124,14 +125,18 @@ func (st *stream) advance() error {
 // readTrailers reads the section behind the body, and the end of the stream (RFC 9114 §4.1).
 func (st *stream) readTrailers(length uint64) error {
 	b, limit := &st.body, st.set.BodyIdleTimeout
-	if length > uint64(st.set.listLimit()) {
-		return http2.BadBody("trailers too large")
+	most := st.set.listLimit()
+	if length > uint64(most) {
+		return errTrailersTooLarge
 	}
 	section, err := st.payload(int(length), limit)
 	if err != nil {
 		return err
 	}
-	if err := decode(section, b.trailers.Field); err != nil {
+	switch err := decode(section, most, b.trailers.Field); {
+	case errors.Is(err, errSectionTooLarge):
+		return errTrailersTooLarge
+	case err != nil:
 		return err
 	}
 	if b.trailers.Bad != "" {

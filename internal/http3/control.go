@@ -24,6 +24,8 @@ const (
 	maxControl = 8
 	// maxSettings bounds the payload of SETTINGS.
 	maxSettings = 4 << 10
+	// maxIntegerBytes holds 62 bits behind the prefix of an integer of QPACK (RFC 9204 §4.1.1).
+	maxIntegerBytes = 9
 	// controlBuffer is what is read of such a stream at once.
 	controlBuffer = 64
 )
@@ -214,10 +216,15 @@ func (r *control) decoder() error {
 		case !r.c.spend(1):
 			return &connError{codeExcessiveLoad, "too many instructions"}
 		}
-		for more := b&0x3f == 0x3f; more; more = b&0x80 != 0 {
+		more := b&0x3f == 0x3f
+		for n := 0; more; n++ {
+			if n == maxIntegerBytes {
+				return &connError{codeDecoderStream, "an integer is too long"}
+			}
 			if b, err = r.r.ReadByte(); err != nil {
 				return err
 			}
+			more = b&0x80 != 0
 		}
 	}
 }

@@ -10,7 +10,9 @@ import (
 )
 
 // Decode opens the decoding of field sections to tests.
-func Decode(section []byte, field func(name, value string)) error { return decode(section, field) }
+func Decode(section []byte, limit int, field func(name, value string)) error {
+	return decode(section, limit, field)
+}
 
 // AppendHead opens the encoding to tests.
 func AppendHead(status int, f *exchange.Fields, length int64) []byte {

@@ -57,22 +57,29 @@ type socket struct {
 	batch *ipv4.PacketConn
 	own   tag
 
+	opened  chan struct{} // closed when it is to be read
+	opening sync.Once
+
 	before []tag         // of processes whose packets are passed back
 	pass   chan []byte   // to the one that has handed the socket over; nil: nobody has
 	passed chan struct{} // closed when nothing is passed any more
 	pred   *net.UnixConn
 	once   sync.Once
 
-	ceded atomic.Bool
+	ceded    atomic.Bool
+	returned atomic.Bool // it was ceded, and the other process had no use for it
 
-	mu   sync.Mutex    // guards next
-	next *net.UnixConn // packets come back on it once the socket is ceded
-	in   []byte        // the reader's
+	mu       sync.Mutex    // guards next and deadline
+	next     *net.UnixConn // packets come back on it once the socket is ceded
+	deadline time.Time     // of reading, as the owner has set it
+
+	in   []byte // the reader's, as is came
+	came bool   // a packet was passed back
 }
 
 // newSocket takes a socket over, from the process at the other end of pred; nil: it is ours alone.
 func newSocket(udp *net.UDPConn, pred *net.UnixConn) (*socket, error) {
-	s := &socket{UDPConn: udp, batch: ipv4.NewPacketConn(udp), in: make([]byte, maxPacket+32)}
+	s := &socket{UDPConn: udp, batch: ipv4.NewPacketConn(udp), opened: make(chan struct{}), in: make([]byte, maxPacket+32)}
 	if pred != nil {
 		if err := s.greeted(pred); err != nil {
 			return nil, err
@@ -133,10 +140,24 @@ func (s *socket) cede() {
 	}
 }
 
-// SetReadDeadline ends a pending read, whatever is read.
-func (s *socket) SetReadDeadline(t time.Time) error {
+// takeBack reads a socket on that the other process has no use for.
+func (s *socket) takeBack() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.returned.Store(true)
+	s.ceded.Store(false)
+	_ = s.UDPConn.SetReadDeadline(s.deadline)
+}
+
+// open has the socket read. Until then packets wait in the kernel.
+func (s *socket) open() { s.opening.Do(func() { close(s.opened) }) }
+
+// SetReadDeadline ends a pending read, whatever is read.
+func (s *socket) SetReadDeadline(t time.Time) error {
+	s.open()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deadline = t
 	if s.next != nil {
 		_ = s.next.SetReadDeadline(t)
 	}
@@ -145,9 +166,15 @@ func (s *socket) SetReadDeadline(t time.Time) error {
 
 // ReadBatch reads packets of connections of this process.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
+	<-s.opened
 	for {
 		if s.ceded.Load() {
-			return s.readBack(ms)
+			n, err := s.readBack(ms)
+			if err != nil && !s.came && !errors.Is(err, os.ErrDeadlineExceeded) {
+				s.takeBack()
+				continue
+			}
+			return n, err
 		}
 		n, err := s.batch.ReadBatch(ms, flags)
 		if err != nil {
@@ -246,6 +273,7 @@ func (s *socket) readBack(ms []ipv4.Message) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		s.came = true
 		from, p, ok := parsePassed(s.in[:n])
 		if !ok {
 			continue

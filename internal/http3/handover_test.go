@@ -3,6 +3,8 @@
 package http3_test
 
 import (
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/quic-go/quic-go"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
@@ -126,3 +130,78 @@ func TestHandOverFails(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A process that takes over and has no use for the socket, since its configuration has no HTTP/3, leaves it to this one, whose
+// connections go on; new ones are refused.
+func TestHandOverUnused(t *testing.T) {
+	r := start(t, settings(echo))
+	p := dial(t, r)
+	running := p.send(head("POST"), false)
+	ours, theirs := pair(t)
+	f, err := r.listener.HandOver(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	_ = theirs.Close()
+	r.listener.Cede()
+	_, _ = running.Write(frame(0, []byte("z")))
+	_ = running.Close()
+	if got := p.await(running); got.status != "200" {
+		t.Errorf("%+v", got)
+	}
+	_, err = client(t).Do(request(t, "GET", "https://"+r.addr, nil))
+	var refused *quic.TransportError
+	if !errors.As(err, &refused) || refused.ErrorCode != quic.ConnectionRefused {
+		t.Errorf("refused with %v", err)
+	}
+}
+
+// Who comes while the taker of a socket is getting ready waits for that, and is not refused.
+func TestNotOpenYet(t *testing.T) {
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := shut(t, settings(echo), pc, nil)
+	r.refuse.Store(true)
+	own, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	d := &deaf{PacketConn: own, sent: make(chan struct{})}
+	dialed := make(chan error, 1)
+	go func() {
+		q, err := quic.Dial(t.Context(), hearing{deaf: d}, pc.LocalAddr(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h3"}}, nil)
+		if err == nil {
+			err = q.CloseWithError(0x100, "")
+		}
+		dialed <- err
+	}()
+	within(t, 10*time.Second, "the first packet", d.sent)
+	select {
+	case err := <-dialed:
+		t.Fatalf("answered before it is open: %v", err)
+	case <-time.After(100 * time.Millisecond): // for what should not come
+	}
+	r.refuse.Store(false)
+	r.listener.Open()
+	if err := within(t, 10*time.Second, "the handshake", dialed); err != nil {
+		t.Error(err)
+	}
+}
+
+// One that is never opened can be closed.
+func TestNeverOpen(t *testing.T) {
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut(t, settings(echo), pc, nil)
+}
+
+// hearing is a socket that tells of its first packet.
+type hearing struct{ *deaf }
+
+func (h hearing) ReadFrom(b []byte) (int, net.Addr, error) { return h.PacketConn.ReadFrom(b) }

@@ -1,7 +1,9 @@
 package http3
 
 import (
+	"errors"
 	"io"
+	"time"
 
 	"github.com/quic-go/qpack"
 
@@ -12,16 +14,25 @@ import (
 
 var decoder = qpack.NewDecoder() // it has no state: no dynamic table is offered
 
-// decode hands out the fields of a section (RFC 9204 §4.5).
-func decode(section []byte, field func(name, value string)) error {
+// fieldOverhead is what the protocol counts for a field beside its bytes (RFC 9114 §4.2.2).
+const fieldOverhead = 32
+
+var errSectionTooLarge = errors.New("a field section is too large")
+
+// decode hands out the fields of a section (RFC 9204 §4.5), as long as they are within limit: a byte of the section may be a
+// whole field of the static table.
+func decode(section []byte, limit int, field func(name, value string)) error {
 	next := decoder.Decode(section)
-	for {
+	for size := 0; ; {
 		f, err := next()
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return &connError{codeDecompression, err.Error()}
+		}
+		if size += len(f.Name) + len(f.Value) + fieldOverhead; size > limit {
+			return errSectionTooLarge
 		}
 		field(f.Name, f.Value)
 	}
@@ -31,7 +42,10 @@ func decode(section []byte, field func(name, value string)) error {
 func (st *stream) readHead() error {
 	st.read.Arm((*readSide)(st), st.set.HeaderTimeout)
 	err := st.takeHead()
-	if st.read.Disarm() == conn.CauseDeadline && err != nil {
+	switch late := st.read.Disarm() == conn.CauseDeadline; {
+	case late && err == nil: // it was there just in time: what follows has time limits of its own
+		_ = st.q.SetReadDeadline(time.Time{})
+	case late:
 		e := exchange.Reject(408, exchange.CodeHeaderTimeout, "Request header timeout")
 		e.Limit = "header_timeout"
 		st.refuseHead(e)
@@ -69,10 +83,13 @@ func (st *stream) takeHead() error {
 	if err != nil {
 		return err
 	}
-	if err := decode(section, h.Field); err != nil {
+	switch err := decode(section, st.set.listLimit(), h.Field); {
+	case errors.Is(err, errSectionTooLarge):
+		h.TooLarge()
+	case err != nil:
 		return err
 	}
-	if h.Bodiless = st.in.ended(); !h.Bodiless && h.Length < 0 && bodyRare(h.Method()) {
+	if h.Bodiless = st.in.ended(); !h.Bodiless && h.Length < 0 && !st.x.Request.Expect && bodyRare(h.Method()) {
 		if h.Bodiless, err = st.peek(); err != nil {
 			return err
 		}

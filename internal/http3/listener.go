@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // Bounds of a connection.
@@ -47,7 +48,7 @@ type Guest struct {
 	Server     *Server
 	Entrypoint string
 	TLS        func() *tls.Config // asked at the handshake; nil refuses
-	Live       *drain.Tracker     // the connection is a member while it is served; nil: of nothing
+	Live       *drain.Tracker     // the client is a member from the handshake on; nil: of nothing
 	Failed     func(err error)    // the handshake has; followed by Leave
 	Leave      func()             // called once, when nothing of the connection runs any more
 }
@@ -63,13 +64,14 @@ type Listener struct {
 	greeted atomic.Int64 // handshakes under way
 	done    chan struct{}
 
-	mu    sync.Mutex // guards all below
-	conns map[*serverConn]struct{}
-	plain *tls.Config // whose copy for QUIC is
-	quic  *tls.Config
+	mu       sync.Mutex // guards all below
+	conns    map[*serverConn]struct{}
+	draining *drain.Mode // what those that enter are told; nil: nothing
+	plain    *tls.Config // whose copy for QUIC is
+	quic     *tls.Config
 }
 
-// Listen begins to serve the socket, and owns it and pred unless there is an error. pred leads to the process that has handed
+// Listen serves the socket from Open on, and owns it and pred unless there is an error. pred leads to the process that has handed
 // the socket over; nil: none has.
 func Listen(udp *net.UDPConn, pred *net.UnixConn, door Door) (*Listener, error) {
 	// It would write about small buffers to standard error, past the process log; the documents tell of them.
@@ -108,10 +110,17 @@ var protocols = []string{"h3"}
 
 // visit is a client from its first packet on. Either the failed handshake or the served connection ends it.
 type visit struct {
-	l     *Listener
-	guest *Guest
-	taken atomic.Bool
+	l      *Listener
+	guest  *Guest
+	ticket drain.Ticket // until the handshake is over
+	taken  atomic.Bool
 }
+
+// Drain lets the handshake go on: its connection hears of the drain then.
+func (v *visit) Drain(drain.Mode) {}
+
+// Force ends the visit. What is left of the handshake goes with its time limit or the listener.
+func (v *visit) Force() { go v.failed(exchange.ErrForced) } // the ticket must not be left meanwhile
 
 type visitKey struct{}
 
@@ -119,6 +128,9 @@ var errRefused = errors.New("refused")
 
 // admit takes a client in, or refuses it.
 func (l *Listener) admit(ctx context.Context, client *quic.ClientInfo) (context.Context, error) {
+	if l.sock.returned.Load() { // what is here ends, and nobody takes its place
+		return nil, errRefused
+	}
 	g := l.door.Admit(addrPort(client.RemoteAddr))
 	if g == nil {
 		return nil, errRefused
@@ -126,16 +138,28 @@ func (l *Listener) admit(ctx context.Context, client *quic.ClientInfo) (context.
 	v := &visit{l: l, guest: g}
 	l.visits.Add()
 	l.greeted.Add(1)
+	if g.Live != nil {
+		g.Live.Enter(&v.ticket, v)
+	}
 	context.AfterFunc(ctx, func() { v.failed(context.Cause(ctx)) })
 	return context.WithValue(ctx, visitKey{}, v), nil
 }
 
+// take ends the handshake of a visit, once: false when it is over already.
+func (v *visit) take() bool {
+	if v.taken.Swap(true) {
+		return false
+	}
+	v.ticket.Leave()
+	v.l.greeted.Add(-1)
+	return true
+}
+
 // failed ends a visit whose handshake has not succeeded.
 func (v *visit) failed(cause error) {
-	if v.taken.Swap(true) {
+	if !v.take() {
 		return
 	}
-	v.l.greeted.Add(-1)
 	if v.guest.Failed != nil {
 		v.guest.Failed(cause)
 	}
@@ -193,10 +217,10 @@ func (l *Listener) accept() {
 			return
 		}
 		v, ok := q.Context().Value(visitKey{}).(*visit)
-		if !ok || v.taken.Swap(true) {
-			continue // it has gone already
+		if !ok || !v.take() { // it has gone already, or was forced
+			_ = q.CloseWithError(codeNo, "")
+			continue
 		}
-		l.greeted.Add(-1)
 		go l.serve(q, v)
 	}
 }
@@ -217,6 +241,9 @@ func (l *Listener) enter(c *serverConn) (leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
+	if l.draining != nil {
+		c.Drain(*l.draining)
+	}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -224,10 +251,21 @@ func (l *Listener) enter(c *serverConn) (leave func()) {
 	}
 }
 
-// Drain tells the connections of now to end. Those that come later are the door's to refuse.
+// Open begins to read the socket: the door is ready for those who come. After a Drain those who come are not told of it any
+// more.
+func (l *Listener) Open() {
+	l.mu.Lock()
+	l.draining = nil
+	l.mu.Unlock()
+	l.sock.open()
+}
+
+// Drain tells the connections to end, those that shake hands as soon as they are there. Who comes later is the door's to
+// refuse.
 func (l *Listener) Drain(mode drain.Mode) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.draining = &mode
 	for c := range l.conns {
 		c.Drain(mode)
 	}

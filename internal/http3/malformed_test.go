@@ -1,11 +1,14 @@
 package http3_test
 
 import (
+	"bytes"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http3"
 )
 
 func join(parts ...[]byte) (b []byte) {
@@ -79,6 +82,7 @@ func TestMalformedRequests(t *testing.T) {
 		{"too many fields", get(strings.Split(strings.Repeat("x,y,", 40), ",")[:80]...), refused("431")},
 		{"too large", get("x-a", strings.Repeat("a", 10_000)), refused("431")},
 		{"far too large", get("x-a", strings.Repeat("a", 30_000)), refused("431")},
+		{"far too large when it is decoded", frame(1, append(section(":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/"), bytes.Repeat([]byte{0xc0 | 52}, 1_000)...)), refused("431")},
 		{"long target", frame(1, section(":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/"+strings.Repeat("a", 9_000))), refused("414")},
 		// bodies
 		{"body longer than its length", join(head("POST", "content-length", "1"), data("ab")), refused("400")},
@@ -121,6 +125,33 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
+// A GET that waits to be asked for its body is asked for it, instead of being waited for.
+func TestGetExpects(t *testing.T) {
+	p := dial(t, start(t, settings(echo)))
+	st := p.send(get("expect", "100-continue"), false)
+	_ = st.SetReadDeadline(time.Now().Add(2 * time.Second))
+	b := make([]byte, 100)
+	n, err := st.Read(b)
+	if status, _ := parse(b[:n]); status != "100" {
+		t.Fatalf("status %q: %v", status, err)
+	}
+	_, _ = st.Write(frame(0, []byte("abc")))
+	_ = st.Close()
+	if got := p.await(st); got.status != "200" || !strings.Contains(got.body, `"abc"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A section of some KiB may stand for MiB of fields. No more of them is looked at than the limit allows.
+func TestSectionBomb(t *testing.T) {
+	const limit = 10_000
+	size := 0
+	err := http3.Decode(append([]byte{0, 0}, bytes.Repeat([]byte{0xc0 | 52}, 10_000)...), limit, func(name, value string) { size += len(name) + len(value) + 32 })
+	if err == nil || size > limit || size < limit-100 {
+		t.Errorf("%d bytes of fields: %v", size, err)
+	}
+}
+
 // TestControlStreams sends what may and may not be on the streams beside requests.
 func TestControlStreams(t *testing.T) {
 	r := start(t, settings(echo))
@@ -155,6 +186,7 @@ func TestControlStreams(t *testing.T) {
 		{"capacity", [][]byte{{2, 0x3f, 1}}, false, 0x201},
 		{"acknowledgement", [][]byte{{3, 0x81}}, false, 0x202},
 		{"increment", [][]byte{{3, 0x01}}, false, 0x202},
+		{"cancellation of an endless id", [][]byte{append([]byte{3, 0x7f}, strings.Repeat("\xff", 100)...)}, false, 0x202},
 		{"flood of frames", [][]byte{join([]byte{0}, settingsFrame, []byte(strings.Repeat("\x21\x00", 2_000)))}, false, 0x107},
 		{"flood of instructions", [][]byte{append([]byte{3}, strings.Repeat("\x41", 2_000)...)}, false, 0x107},
 	} {

@@ -89,6 +89,14 @@ func start(t *testing.T, set *http3.Settings) *rig {
 // startOn serves on a socket that another listener may have handed over.
 func startOn(t *testing.T, set *http3.Settings, pc *net.UDPConn, pred *net.UnixConn) *rig {
 	t.Helper()
+	r := shut(t, set, pc, pred)
+	r.listener.Open()
+	return r
+}
+
+// shut is startOn without reading the socket yet.
+func shut(t *testing.T, set *http3.Settings, pc *net.UDPConn, pred *net.UnixConn) *rig {
+	t.Helper()
 	clock := conn.NewClock()
 	ctx, cancel := context.WithCancel(context.Background())
 	var clocked sync.WaitGroup

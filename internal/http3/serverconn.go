@@ -113,6 +113,9 @@ func (c *serverConn) open(q *quic.Stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.phase >= final {
+		if !c.faults.Spend(1) {
+			c.failNow(&connError{codeExcessiveLoad, "too many streams behind the last"})
+		}
 		q.CancelRead(codeRequestRejected)
 		q.CancelWrite(codeRequestRejected)
 		q.ReleaseStreamCredit()
@@ -189,7 +192,7 @@ func (c *serverConn) fault(st *stream, err *streamError) {
 const (
 	idleBurst = 1000 // frames of unknown types and empty ones, each KiB of them, and instructions of QPACK
 	idleRate  = 100
-	faultRate = 10 // malformed requests; resetsBorne times the streams at once
+	faultRate = 10 // malformed requests and those behind the last; resetsBorne times the streams at once
 	// resetsBorne is how many times the streams at once a client may take back more than it sees through.
 	resetsBorne = 4
 )
