@@ -48,7 +48,7 @@ func TestViaProxy(t *testing.T) {
 			}
 			g.Stop()
 			for _, of := range []string{"a health check", "the requests"} { // in either order: whose connection ends first is open
-				if line := proxy.Lines.Next(t); line.Text("host") != "localhost:"+port || line.Number("status") != 200 || line.Number("response_bytes") == 0 {
+				if line := proxy.Lines.Next(t); line.Text("host") != "localhost:"+port || line.Number("status") != 200 {
 					t.Errorf("%s: line of the proxy %v", of, line)
 				}
 			}
