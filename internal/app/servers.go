@@ -69,6 +69,10 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 		KeepAliveTimeout: ep.KeepAliveTimeout, MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders,
 	}
 	o = &entrypoint.Options{}
+	if ep.Shared {
+		o.Passes = srv.front.Passes
+		o.Streams = &entrypoint.Streams{Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{HalfClosed: ep.TCPHalfCloseTimeout}}
+	}
 	if ep.Protocol == config.CONNECT {
 		one.Connect, two.Connect, two.MaxStreams = true, true, maxTunnels
 		o.AllowedIPs = ep.TCPAllowedIPs

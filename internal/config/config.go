@@ -65,6 +65,7 @@ type Entrypoint struct {
 	MaxHeaderBytes    int           // request line and fields; default 65536
 	MaxHeaders        int           // number of fields; default 256
 	Forwarded         Forwarded
+	Shared            bool           // http with tls: routers of connections name it, and take those that ask for their names
 	ProxyProtocol     []netip.Prefix // http and tcp: peers whose PROXY protocol header is required and believed; empty nobody's
 	AllowEncodedSlash bool           // encoded_slashes = "allow"; default reject
 

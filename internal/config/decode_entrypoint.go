@@ -15,6 +15,9 @@ const (
 	maxHeadersLimit     = 10_000
 )
 
+// halfCloseTimeout is how long a connection may be silent once one side has ended its sending, unless configured.
+const halfCloseTimeout = 30 * time.Second
+
 // protocolKeys are the keys that only entrypoints of one protocol have.
 var protocolKeys = map[string]Protocol{
 	"tcp_allowed_ips": TCP, "tcp_hello_timeout": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP, "udp_balance": UDP,
@@ -53,7 +56,7 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	}
 	e.TCPAllowedIPs = o.prefixes("tcp_allowed_ips")
 	hello := o.duration("tcp_hello_timeout", 3*time.Second)
-	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", 30*time.Second)
+	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", halfCloseTimeout)
 	if e.Protocol == TCP {
 		e.TCPHelloTimeout = hello
 	}

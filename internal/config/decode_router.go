@@ -72,7 +72,7 @@ func (d *decoder) bind(cfg *Config) {
 func (d *decoder) bindNamed(cfg *Config, r *Router) {
 	var found []Protocol
 	for _, p := range []Protocol{CONNECT, TCP, UDP, HTTP} {
-		if slices.ContainsFunc(r.Entrypoints, func(e string) bool { return cfg.Entrypoints[e] != nil && cfg.Entrypoints[e].Protocol == p }) {
+		if slices.ContainsFunc(r.Entrypoints, func(e string) bool { return r.routes(cfg.Entrypoints[e]) == p }) {
 			found = append(found, p)
 		}
 	}
@@ -82,6 +82,18 @@ func (d *decoder) bindNamed(cfg *Config, r *Router) {
 	if len(found) > 1 {
 		d.fail(CodeConflict, r.refs.entrypoints[0].at, "routers %s names entrypoints of protocol %s and others", strconv.Quote(r.Name), found[0]).Hint = "write a router for each protocol"
 	}
+}
+
+// routes is what the router routes on an entrypoint that it names: on one of http with TLS it may take connections before TLS ends.
+func (r *Router) routes(e *Entrypoint) Protocol {
+	switch {
+	case e == nil:
+		return ""
+	case e.Protocol == HTTP && e.TLS != nil && r.TLS == Passthrough && judgesConnections(r.Rule):
+		e.Shared, e.TCPHalfCloseTimeout = true, halfCloseTimeout
+		return TCP
+	}
+	return e.Protocol
 }
 
 // judgesConnections reports whether a rule says by itself that it is about connections.
@@ -103,10 +115,10 @@ func (d *decoder) checkRule(r *Router, title string) {
 			at = acl.Span{File: at.File, Start: t.lit.StringOffset(m.Pos), End: t.lit.StringOffset(m.Pos + m.Len)}
 		}
 		switch {
-		case r.Protocol != TCP && m.TCP:
-			d.later(at, "matcher "+m.Name+" on http entrypoints, in "+title+", is", "this release routes requests there: Host, Path, PathPrefix, Method, Headers, Query, ClientIP")
 		case r.Protocol == UDP && !fitsDatagrams(m):
 			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of datagrams", title, m.Name).Hint = "clients are told apart by ClientIP; a router without a rule takes all"
+		case r.Protocol != TCP && m.TCP:
+			d.fail(CodeRule, at, "rule in %s: matcher %s is about connections, and the router routes requests", title, m.Name).Hint = `on an http entrypoint with a tls block write tls = "passthrough", too; requests are told apart by Host`
 		case r.Protocol == TCP && !fitsConnections(m):
 			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of a tcp connection", title, m.Name).Hint = "connections are told apart by HostSNI and ClientIP; HostSNI(`*`) takes all"
 		}
@@ -175,16 +187,33 @@ func (d *decoder) checkTLSMode(cfg *Config, r *Router, title string) {
 		d.fail(CodeConflict, r.refs.tls.at, "tls in %s has no effect on datagrams", title)
 		return
 	}
-	if r.Protocol != TCP {
+	switch {
+	case r.Protocol != TCP && r.TLS == Passthrough:
+		d.fail(CodeConflict, r.refs.tls.at, "%s passes TLS through, and routes what is inside it", title).Hint = "pass it through by HostSNI, on a tcp entrypoint or on an http one with a tls block"
+		return
+	case r.Protocol != TCP:
 		d.later(r.refs.tls.at, "tls in "+title+", on http entrypoints, is", "this release terminates TLS there, as the entrypoint says")
 		return
 	}
+	d.checkShared(cfg, r, title)
 	for _, name := range sortedKeys(cfg.Entrypoints) {
 		e := cfg.Entrypoints[name]
 		bound := len(r.Entrypoints) == 0 && !e.OnlyByName() || slices.Contains(r.Entrypoints, name)
 		if r.TLS == Terminate && bound && e.Protocol == TCP && e.TLS == nil {
 			d.fail(CodeConflict, r.refs.tls.at, "%s terminates TLS, for which entrypoints %s has no certificate", title, strconv.Quote(name)).Hint = "give the entrypoint a tls block, or name other entrypoints"
 			return
+		}
+	}
+}
+
+// checkShared reports a router that takes every connection of an http entrypoint, and so leaves none for requests.
+func (d *decoder) checkShared(cfg *Config, r *Router, title string) {
+	if r.Rule == nil || r.Rule.NeedsSNI() {
+		return
+	}
+	for _, e := range r.Entrypoints {
+		if ep := cfg.Entrypoints[e]; ep != nil && ep.Shared {
+			d.fail(CodeConflict, r.refs.rule.at, "rule in %s takes every connection of entrypoints %s, which leaves no request", title, strconv.Quote(e)).Hint = "write HostSNI with a name"
 		}
 	}
 }

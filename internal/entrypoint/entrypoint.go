@@ -57,6 +57,9 @@ type Options struct {
 	H2 Serve
 	// HTTP3 has the UDP socket of the same address served as well, by Setup.QUIC. It needs TLS and an IP address.
 	HTTP3 bool
+	// Passes reports whether a connection goes to Streams as it is, by the server name that its client asks for, before TLS
+	// ends here; nil: none does, and Streams serves all or is nil.
+	Passes func(client netip.Addr, serverName string) bool
 	// TLS is asked for the configuration of each new connection; nil is clear text. A nil configuration refuses the
 	// connection.
 	TLS func() *tls.Config

@@ -49,7 +49,7 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 		return nil, err
 	}
 	switch {
-	case ep.Protocol == config.TCP:
+	case ep.Protocol == config.TCP, ep.Shared && strings.EqualFold(q.Method, "TCP"):
 		return explainConn(cfg, ep, q)
 	case ep.Protocol == config.UDP:
 		return explainSession(cfg, ep, q)
@@ -155,6 +155,9 @@ func explainSession(cfg *config.Config, ep *config.Entrypoint, q Question) (*Ans
 func (a *Answer) walk(cfg *config.Config, ep *config.Entrypoint, in *route.Input, none *exchange.Error) {
 	entries := RouteEntries(cfg)
 	table := tableOf(entries, ep)
+	if ep.Shared && in.TCP {
+		table = sharedTable(entries, ep)
+	}
 	a.Verdicts = table.Explain(in)
 	i := table.Match(in)
 	if i < 0 {

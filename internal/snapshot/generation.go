@@ -51,6 +51,7 @@ type plan struct {
 // entry is one entrypoint's view of the routers.
 type entry struct {
 	table   *route.Table
+	shared  *route.Table // of connections, on an entrypoint of requests; nil: none is taken there
 	trusted trusted
 	slash   bool      // encoded slashes are allowed in paths
 	connect bool      // only CONNECT is served
@@ -127,6 +128,9 @@ func (g *Generation) compileRouters() error {
 		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP || ep.Protocol == config.UDP {
 			g.compileConns(e, ep)
 		}
+		if ep.Shared {
+			e.shared = sharedTable(entries, ep)
+		}
 		g.entries[name] = e
 	}
 	g.unrouted = g.meter(telemetry.Path{})
@@ -161,14 +165,25 @@ var kinds = map[config.Protocol]route.Kind{config.HTTP: route.Requests, config.T
 // tableOf makes the table of an entrypoint.
 func tableOf(entries []route.Entry, ep *config.Entrypoint) *route.Table {
 	if ep.OnlyByName() {
-		entries = slices.Clone(entries)
-		for i := range entries {
-			if len(entries[i].Entrypoints) == 0 {
-				entries[i].Entrypoints = nowhere
-			}
-		}
+		entries = onlyByName(entries)
 	}
 	return route.BuildFor(kinds[ep.Protocol], entries, ep.Name)
+}
+
+// sharedTable is the table of the connections that an entrypoint of requests passes on.
+func sharedTable(entries []route.Entry, ep *config.Entrypoint) *route.Table {
+	return route.BuildFor(route.Connections, onlyByName(entries), ep.Name)
+}
+
+// onlyByName takes away the routers that would lead from every entrypoint.
+func onlyByName(entries []route.Entry) []route.Entry {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		if len(entries[i].Entrypoints) == 0 {
+			entries[i].Entrypoints = nowhere
+		}
+	}
+	return entries
 }
 
 // nowhere are the entrypoints of a router that names none, where it would have to: no entrypoint has this name.
