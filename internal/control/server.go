@@ -87,9 +87,9 @@ func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 // Stop ends the streams of workers, lets calls that are under way end, and after the wait ends their connections. It returns when no
 // call runs any more, also of callers that have left: without workers all of them end soon.
 func (s *Server) Stop(wait time.Duration) {
-	s.o.Hosts.Close()
-	hard := time.AfterFunc(wait, s.grpc.Stop)
+	hard := time.AfterFunc(wait, s.grpc.Stop) // before the streams: one whose worker does not read ends with its connection
 	defer hard.Stop()
+	s.o.Hosts.Close()
 	s.grpc.GracefulStop()
 }
 
