@@ -273,6 +273,9 @@ func (p *Plane) begin(tx store.Tx, ref actor.Ref, op actor.Op, t actor.Terms) (b
 	if verdict == Illegal {
 		return b, actor.Refuse(actor.FailedPrecondition, "actor %s is %s: cannot %s", ref, a.State, op)
 	}
+	if op == actor.Pause && a.Assignment.Node == "" {
+		return b, actor.Refuse(actor.FailedPrecondition, "worker %s of actor %s has no node to keep it on: cannot pause", a.Assignment.Worker, ref)
+	}
 	if op == actor.Resume {
 		if b.template, err = templateOf(tx, *a); err != nil {
 			return b, err
