@@ -141,28 +141,34 @@ func (s *hostStream) run(ctx context.Context) error {
 		if e := m.GetExitTaken(); e != nil {
 			s.untold.taken(e.GetId())
 		}
-		o := m.GetOrder()
-		if o == nil {
-			continue // also of a later version
-		}
-		select {
-		case s.room <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		end := func() {}
-		if o.GetStart() != nil {
-			end = s.untold.begin(o.GetStart().GetActor().GetMetadata().GetUid())
-		}
-		s.orders.Go(func() {
-			defer func() { end(); <-s.room }()
-			err := s.carryOut(ctx, o)
-			if err != nil && ctx.Err() != nil {
-				return // it failed because the stream ends, which is no failure of the actor's: without an outcome it is tried again
+		if o := m.GetOrder(); o != nil { // else of a later version
+			if err := s.take(ctx, o); err != nil {
+				return err
 			}
-			s.answer(o.GetId(), err)
-		})
+		}
 	}
+}
+
+// take has an order carried out as soon as there is room for it.
+func (s *hostStream) take(ctx context.Context, o *atenetx.Order) error {
+	select {
+	case s.room <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	end := func() {}
+	if o.GetStart() != nil {
+		end = s.untold.begin(o.GetStart().GetActor().GetMetadata().GetUid())
+	}
+	s.orders.Go(func() {
+		defer func() { end(); <-s.room }()
+		err := s.carryOut(ctx, o)
+		if err != nil && ctx.Err() != nil {
+			return // it failed because the stream ends, which is no failure of the actor's: without an outcome it is tried again
+		}
+		s.answer(o.GetId(), err)
+	})
+	return nil
 }
 
 func (s *hostStream) send(m *atenetx.HostMessage) error {
