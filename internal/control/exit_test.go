@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -190,8 +191,10 @@ func TestExitsAreTold(t *testing.T) {
 	}
 	close(p.streams)
 	ended := make(chan error, 1)
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second) // what is not told is waited for no longer
+	defer stop()
 	go func() {
-		ended <- client.Host(t.Context(), control.HostOptions{Worker: workerOf("w1", 9, 1), Sandboxes: exiting{exits}, Exits: exits})
+		ended <- client.Host(ctx, control.HostOptions{Worker: workerOf("w1", 9, 1), Sandboxes: exiting{exits}, Exits: exits})
 	}()
 	exits <- control.Exit{Ref: a1, UID: "u1", Why: "first"}
 	exits <- control.Exit{Ref: a1, UID: "u2", Why: "other"}
