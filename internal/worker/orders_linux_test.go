@@ -21,6 +21,7 @@ import (
 type ordered struct {
 	*host
 	client *http.Client
+	stop   func() // the orders
 }
 
 func newOrdered(t *testing.T) *ordered {
@@ -52,6 +53,7 @@ func newOrdered(t *testing.T) *ordered {
 			t.Error(err)
 		}
 	})
+	o.stop = stop
 	t.Cleanup(func() { stop(); wg.Wait() })
 	return o
 }

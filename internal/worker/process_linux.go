@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fabric"
 )
 
-// crashCleaning bounds how long it may take to remove what an actor has left that ended by itself.
-const crashCleaning = 30 * time.Second
+// cleaning bounds how long the processes of an actor may take to be killed or frozen, and its tunnels to notice.
+const cleaning = 30 * time.Second
 
 // process is an actor's first process, which is the first in its namespace, too: when it ends, all do.
 type process struct {

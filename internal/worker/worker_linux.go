@@ -124,7 +124,9 @@ func (w *Worker) Activate(ctx context.Context, s Spec) error {
 	if !ok || name == "" || s.UID == "" {
 		return fmt.Errorf("activating %q with UID %q: %w: not an actor", s.Ref, s.UID, ErrProgram)
 	}
-	a := newActivation(w, s, name)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := newActivation(w, s, name, cancel)
 	if err := w.admit(a); err != nil {
 		return fmt.Errorf("activating %s: %w", s.Ref, err)
 	}
@@ -164,22 +166,31 @@ func (w *Worker) forget(a *Activation) {
 }
 
 // Suspend ends an actor's stay and freezes it: tunnels are refused from now on and may end within SuspendDrain, all its
-// connections are closed, and its processes, memory and network stay on this machine for the worker that thaws it. ctx
-// bounds the whole; what is not done by then is an error.
+// connections are closed, and its processes, memory and network stay on this machine for the worker that thaws it. When ctx
+// ends tunnels are waited for no longer; the rest is done all the same. An actor that ended meanwhile is ErrStale, and
+// nothing is left of it.
 func (w *Worker) Suspend(ctx context.Context, uid string) error {
 	a := w.stay(uid)
 	if a == nil {
 		return fmt.Errorf("suspending %s: %w", uid, ErrStale)
 	}
-	return a.end(ctx, true)
+	left, err := a.end(ctx, true)
+	if !left && (err == nil || errors.Is(err, errNoProcess)) {
+		err = errors.Join(fmt.Errorf("suspending %s: %w", uid, ErrStale), err)
+	}
+	return err
 }
 
-// Terminate ends an actor's stay, kills it and removes everything of it, also what Suspend has left. An actor of which
-// there is nothing is no error.
+// Terminate ends an actor's stay, which may have just begun, kills it and removes everything of it, also what Suspend has
+// left. An actor of which there is nothing is no error. ctx is as for Suspend.
 func (w *Worker) Terminate(ctx context.Context, uid string) error {
 	if a := w.stay(uid); a != nil {
-		return a.end(ctx, false)
+		if left, err := a.end(ctx, false); !left {
+			return err
+		}
 	}
+	ctx, cancel := cleaningUp(ctx)
+	defer cancel()
 	return w.discard(ctx, uid)
 }
 
@@ -236,7 +247,8 @@ func (w *Worker) Dial(ctx context.Context, ref string, port uint16) (*Tunnel, er
 	return t, nil
 }
 
-// Close terminates every actor that is active; suspended ones stay. It returns when nothing runs any more.
+// Close terminates every actor that is active or about to be; suspended ones stay. It returns when nothing runs any more.
+// ctx is as for Suspend.
 func (w *Worker) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.closed = true
@@ -248,7 +260,7 @@ func (w *Worker) Close(ctx context.Context) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, a := range all {
-		wg.Go(func() { errs[i] = a.end(ctx, false) })
+		wg.Go(func() { _, errs[i] = a.end(ctx, false) })
 	}
 	wg.Wait()
 	w.wg.Wait()
