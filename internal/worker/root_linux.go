@@ -196,12 +196,21 @@ func bind(from, to string, flags uintptr) error {
 	if info.IsDir() {
 		err = os.MkdirAll(target, 0o755)
 	} else if err = os.MkdirAll(filepath.Dir(target), 0o755); err == nil {
-		err = os.WriteFile(target, nil, 0o444)
+		err = place(target)
 	}
 	if err != nil {
 		return err
 	}
 	return errors.Join(mount(from, target, "", unix.MS_BIND, ""), remount(target, flags))
+}
+
+// place makes a file to mount at. One that is there already is somebody's.
+func place(target string) error {
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func mountNew(kind, to string, flags uintptr, options string) error {

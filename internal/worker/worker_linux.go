@@ -28,7 +28,35 @@ var (
 // Actor says which actor: what it is called, and the identifier that no other ever has.
 type Actor struct {
 	Ref string // atespace/name
-	UID string // 1 to 45 lower-case letters, digits and hyphens
+	UID string // 1 to 45 lower-case letters, digits and hyphens, not ending in -at
+}
+
+const (
+	maxUID   = 45
+	maxLabel = 63
+)
+
+// check returns an error unless both can be in the names of what is made for the actor.
+func (a Actor) check() error {
+	atespace, name, _ := strings.Cut(a.Ref, "/")
+	if label(atespace, maxLabel) && label(name, maxLabel) && a.checkUID() == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: not an actor: %.130q with UID %.60q", ErrProgram, a.Ref, a.UID)
+}
+
+// checkUID tells a UID from the name of a gateway's namespace, among others.
+func (a Actor) checkUID() error {
+	if label(a.UID, maxUID) && !strings.HasSuffix(a.UID, gatewayName("")) {
+		return nil
+	}
+	return fmt.Errorf("%w: not an actor: UID %.60q", ErrProgram, a.UID)
+}
+
+// label reports whether a text is a DNS label of RFC 1123 in lower case.
+func label(s string, most int) bool {
+	odd := func(c rune) bool { return c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') }
+	return s != "" && len(s) <= most && !strings.ContainsFunc(s, odd) && s[0] != '-' && s[len(s)-1] != '-'
 }
 
 // Spec is what is needed to activate an actor.
@@ -120,10 +148,10 @@ func (w *Worker) Counts() *Counts { return &w.counts }
 // the credentials of its way out, that way itself, its process, the proof that it is ready, and only then tunnels to it.
 // If a step fails, or ctx ends, those before it are undone in reverse.
 func (w *Worker) Activate(ctx context.Context, s Spec) error {
-	_, name, ok := strings.Cut(s.Ref, "/")
-	if !ok || name == "" || s.UID == "" {
-		return fmt.Errorf("activating %q with UID %q: %w: not an actor", s.Ref, s.UID, ErrProgram)
+	if err := s.check(); err != nil {
+		return fmt.Errorf("activating: %w", err)
 	}
+	_, name, _ := strings.Cut(s.Ref, "/")
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	a := newActivation(w, s, name, cancel)
@@ -152,6 +180,9 @@ func (w *Worker) admit(a *Activation) error {
 	for _, other := range w.stays {
 		if other.actor.Ref == a.actor.Ref { // the same name, created again
 			return ErrActive
+		}
+		if user := a.spec.Program.User; user != 0 && other.spec.Program.User == user { // the kernel would count for both
+			return fmt.Errorf("%w: user %d is %s's", ErrProgram, user, other.actor.Ref)
 		}
 	}
 	w.stays[a.actor.UID] = a
@@ -184,6 +215,9 @@ func (w *Worker) Suspend(ctx context.Context, uid string) error {
 // Terminate ends an actor's stay, which may have just begun, kills it and removes everything of it, also what Suspend has
 // left. An actor of which there is nothing is no error. ctx is as for Suspend.
 func (w *Worker) Terminate(ctx context.Context, uid string) error {
+	if err := (Actor{UID: uid}).checkUID(); err != nil {
+		return fmt.Errorf("terminating: %w", err)
+	}
 	if a := w.stay(uid); a != nil {
 		if left, err := a.end(ctx, false); !left {
 			return err

@@ -89,6 +89,7 @@ func (h *host) egress(_ context.Context, a worker.Actor) (worker.Egress, func() 
 func (h *host) spec(ref string) worker.Spec {
 	h.t.Helper()
 	p, _ := program(h.t, "serve")
+	p.User += uint32(runs.Add(1)) // of this actor alone
 	return worker.Spec{
 		Actor:   worker.Actor{Ref: ref, UID: "uid-" + strings.ReplaceAll(ref, "/", "-")},
 		Program: *p,
@@ -249,7 +250,7 @@ func TestActivationIsUndone(t *testing.T) {
 		change     func(h *host, s *worker.Spec, k *kernel)
 	}{
 		{"no name", "not an actor", func(_ *host, s *worker.Spec, _ *kernel) { s.Ref = "a" }},
-		{"a name for no kernel object", "making the network", func(_ *host, s *worker.Spec, _ *kernel) { s.UID = "../x" }},
+		{"a name for no kernel object", "not an actor", func(_ *host, s *worker.Spec, _ *kernel) { s.UID = "../x" }},
 		{"rules", "capturing connections: on purpose", func(_ *host, _ *worker.Spec, k *kernel) { k.fail = wrong }},
 		{"limits", "making the control group", func(_ *host, s *worker.Spec, _ *kernel) { s.Program.Limits.Processes = 0 }},
 		{"credentials", "getting credentials: on purpose", func(h *host, _ *worker.Spec, _ *kernel) { h.fail.Store(&wrong) }},
