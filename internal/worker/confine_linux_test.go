@@ -106,7 +106,7 @@ func TestActorSeesAndMayOnlyItsOwn(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("canary"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	paths := []string{secret, "/run/netns", "/sys", "/sys/fs/cgroup", "/root", "/var", "/etc/shadow", "/etc/passwd", "/usr/bin", "/bin/sh", "/proc/1", "/dev/null", "/dev/mem", "/home"}
+	paths := []string{secret, "/run/netns", "/sys", "/sys/fs/cgroup", "/root", "/var", "/etc/shadow", "/etc/passwd", "/usr/bin", "/bin/sh", "/proc/1", "/dev/null", "/dev/mem", "/home", "/etc/ssl/private"}
 	p, out := program(t, append([]string{"look"}, paths...)...)
 	text, how := inside(t, p, out)
 	if how != "exit status 0" {
@@ -129,7 +129,7 @@ func TestActorSeesAndMayOnlyItsOwn(t *testing.T) {
 		"write /proc/sys/kernel/hostname": "EROFS",
 
 		"stat " + secret: "ENOENT", "stat /run/netns": "ENOENT", "stat /sys": "ENOENT", "stat /sys/fs/cgroup": "ENOENT", "stat /root": "ENOENT",
-		"stat /var": "ENOENT", "stat /home": "ENOENT", "stat /etc/shadow": "ENOENT", "stat /dev/mem": "ENOENT",
+		"stat /var": "ENOENT", "stat /home": "ENOENT", "stat /etc/shadow": "ENOENT", "stat /dev/mem": "ENOENT", "stat /etc/ssl/private": "ENOENT",
 		"stat /etc/passwd": "ok", "stat /usr/bin": "ok", "stat /bin/sh": "ok", "stat /proc/1": "ok", "stat /dev/null": "ok",
 
 		// AF_UNIX 1, AF_INET 2, AF_INET6 10, AF_NETLINK 16; SOCK_STREAM 1, SOCK_DGRAM 2, SOCK_RAW 3, SOCK_SEQPACKET 5

@@ -25,8 +25,12 @@ const (
 // systemDirs are the machine's programs and libraries; each is a directory, a link, or not there.
 var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
-// systemFiles are what programs need to find libraries, time zones and the roots of public certificates.
-var systemFiles = []string{"etc/ld.so.cache", "etc/localtime", "etc/alternatives", "etc/ssl", "etc/pki", "etc/ca-certificates", "etc/mime.types"}
+// systemFiles are what programs need to find libraries, time zones and the roots of public certificates. Private keys are
+// kept beside the latter, and are not among them.
+var systemFiles = []string{
+	"etc/ld.so.cache", "etc/localtime", "etc/alternatives", "etc/mime.types", "etc/ca-certificates",
+	"etc/ssl/certs", "etc/ssl/cert.pem", "etc/ssl/openssl.cnf", "etc/pki/ca-trust", "etc/pki/tls/certs", "etc/pki/tls/cert.pem", "etc/pki/tls/openssl.cnf",
+}
 
 var devices = []string{"null", "zero", "full", "random", "urandom"}
 
