@@ -171,7 +171,7 @@ func (a *Activation) credentials(ctx context.Context) (err error) {
 func (a *Activation) openOut(context.Context) error {
 	a.capture = &capture{
 		gateway: a.network.Gateway, egress: a.egress, bounds: a.w.o.Bounds, counts: &a.w.counts, clock: a.w.o.Clock,
-		log: a.log, links: &a.links,
+		log: a.log, refusals: strangersLog{log: a.log}, links: &a.links,
 	}
 	return a.capture.start()
 }

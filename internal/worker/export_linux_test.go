@@ -35,6 +35,7 @@ var Denied = denied
 func AcceptForeign(l *net.TCPListener, gateway *fabric.Namespace, counts *Counts) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	c := &capture{listener: l, gateway: gateway, counts: counts, log: slog.New(slog.DiscardHandler), ctx: ctx}
+	log := slog.New(slog.DiscardHandler)
+	c := &capture{listener: l, gateway: gateway, counts: counts, log: log, refusals: strangersLog{log: log}, ctx: ctx}
 	c.accept()
 }

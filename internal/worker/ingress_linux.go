@@ -34,15 +34,18 @@ type Ingress struct {
 	config *tls.Config
 	server *tunnel.Server
 	log    *slog.Logger
-	live   drain.Tracker
-	slots  chan struct{}
-	wg     sync.WaitGroup
+
+	refusals strangersLog
+
+	live  drain.Tracker
+	slots chan struct{}
+	wg    sync.WaitGroup
 }
 
 // NewIngress returns an ingress for connections that config says whom to believe of. It must require client certificates
 // and offer h2 and http/1.1.
 func NewIngress(w *Worker, config *tls.Config) *Ingress {
-	i := &Ingress{w: w, config: config, log: w.o.Log, slots: make(chan struct{}, maxPeers)}
+	i := &Ingress{w: w, config: config, log: w.o.Log, refusals: strangersLog{log: w.o.Log}, slots: make(chan struct{}, maxPeers)}
 	i.server = tunnel.NewServer(tunnel.ServerConfig{Accept: i.accept, KeepAlive: peerIdle, Streams: w.o.Bounds.Tunnels}, w.o.Clock)
 	return i
 }
@@ -123,7 +126,7 @@ func (i *Ingress) serve(ctx context.Context, c net.Conn) {
 	err := secure.HandshakeContext(within)
 	cancel()
 	if err != nil {
-		i.log.Warn("refused a tunnel connection", "from", c.RemoteAddr(), "error", err)
+		i.refusals.warn("refused a tunnel connection", "from", c.RemoteAddr(), "error", err)
 		_ = c.Close()
 		return
 	}
