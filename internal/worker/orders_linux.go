@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -189,7 +190,13 @@ func (o *Orders) report(ctx context.Context, rw http.ResponseWriter, r *http.Req
 func decode(rw http.ResponseWriter, r *http.Request, into any) bool {
 	d := json.NewDecoder(http.MaxBytesReader(rw, r.Body, maxOrder))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	err := d.Decode(into)
+	if err == nil { // to the end of the body, too: only then is it noticed that whoever asks hangs up
+		if _, end := d.Token(); !errors.Is(end, io.EOF) {
+			err = errors.New("more than one order")
+		}
+	}
+	if err != nil {
 		refuse(rw, fmt.Errorf("%w: %w", ErrProgram, err))
 		return false
 	}
