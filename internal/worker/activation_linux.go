@@ -201,12 +201,10 @@ func (a *Activation) run(ctx context.Context) (err error) {
 func (a *Activation) kill(ctx context.Context) error {
 	ctx, cancel := cleaningUp(ctx)
 	defer cancel()
-	err := a.group.Kill(ctx)
-	if err == nil {
-		err = a.process.wait(ctx)
+	if err := a.group.Kill(ctx); err != nil {
+		return err
 	}
-	a.w.ended(a.actor.UID)
-	return err
+	return a.process.wait(ctx)
 }
 
 // freeze leaves the actor as it is, unless it has ended: that is errNoProcess, and what is left of it is killed.

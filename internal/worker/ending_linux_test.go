@@ -89,6 +89,29 @@ func TestThawOfAnActorThatWasKilled(t *testing.T) {
 	expectNothing(t, h)
 }
 
+// A worker does not remember for ever whom it has started: actors move on and end elsewhere.
+func TestActorsThatEndElsewhereAreForgotten(t *testing.T) {
+	r := newRun(t)
+	first, second := newHost(t, r, nil), newHost(t, r, nil)
+	s := first.activate("demo/a")
+	if err := first.Suspend(within(t, 10*time.Second), s.UID); err != nil {
+		t.Fatal(err)
+	}
+	s.Thaw = true
+	if err := second.Activate(within(t, 10*time.Second), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Terminate(within(t, 10*time.Second), s.UID); err != nil {
+		t.Fatal(err)
+	}
+	for over := within(t, 5*time.Second); first.Children() > 0; {
+		if over.Err() != nil {
+			t.Fatal("it is remembered")
+		}
+		runtime.Gosched()
+	}
+}
+
 // Who suspends an actor whose activation then fails is told that there is no such actor.
 func TestSuspendOfAnActivationThatFails(t *testing.T) {
 	h := newHost(t, newRun(t), nil)

@@ -25,6 +25,13 @@ func (p *Program) Start(ctx context.Context, hostname string, n *Network, g *fab
 // OtherNumbers begin the numbers of system calls for which an actor is killed.
 const OtherNumbers = otherNumbers
 
+// Children is how many processes a worker has started that it still knows.
+func (w *Worker) Children() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.children)
+}
+
 // AuditArch is the architecture of the filter.
 const AuditArch = auditArch
 

@@ -65,17 +65,19 @@ func (p *process) release() {
 	}
 }
 
-// started keeps what was started here.
+// started keeps what was started here until it ends, wherever its actor is by then.
 func (w *Worker) started(uid string, p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.children[uid] = p
-}
-
-func (w *Worker) ended(uid string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.children, uid)
+	go func() {
+		<-p.ended
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.children[uid] == p {
+			delete(w.children, uid)
+		}
+	}()
 }
 
 // errNoProcess is a group without the first process of an actor.

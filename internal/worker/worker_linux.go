@@ -235,9 +235,6 @@ func (w *Worker) discard(ctx context.Context, uid string) error {
 		errs = append(errs, g.Kill(ctx), g.Remove())
 	}
 	errs = append(errs, w.o.Run.RemoveNamespace(uid), w.o.Run.RemoveNamespace(gatewayName(uid)))
-	w.mu.Lock()
-	delete(w.children, uid)
-	w.mu.Unlock()
 	return errors.Join(errs...)
 }
 
