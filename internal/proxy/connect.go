@@ -160,6 +160,11 @@ func (r *Reentry) Serve(x *exchange.Exchange) error {
 		Entrypoint: r.entrypoint, Local: outer.Local, Remote: outer.Remote, Via: outer.Via, Identity: outer.Identity,
 		Outer: outer, Target: to.String(),
 	})
+	x.Guard.Arm((*carried)(inner), 0) // the drain deadline of the tunnel is that of what it carries
+	defer x.Guard.Disarm()
+	if x.Gone() {
+		x.Guard.Ring(conn.CauseDeparted)
+	}
 	err = r.serve(r.entrypoint, inner)
 	x.Record.BytesIn, x.Record.BytesOut = inner.Moved()
 	if err != nil {
@@ -167,3 +172,9 @@ func (r *Reentry) Serve(x *exchange.Exchange) error {
 	}
 	return nil
 }
+
+// carried is a connection inside a tunnel as what ends with the tunnel.
+type carried conn.Inner
+
+// Interrupt ends it.
+func (c *carried) Interrupt() { (*conn.Inner)(c).Cut() }
