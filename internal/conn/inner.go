@@ -25,11 +25,24 @@ func (i *Inner) Info() *Info { return &i.info }
 // Moved tells how many bytes were read and written.
 func (i *Inner) Moved() (in, out int64) { return i.in.Load(), i.out.Load() }
 
-// Cut makes the connection look as if its peer had reset it, to whatever waits on it. It closes nothing, so any goroutine may
-// call it.
-func (i *Inner) Cut() {
-	i.cut.Store(true)
-	i.Interrupt()
+// Held serves the connection by serve, until the guard of what it came out of rings, which makes it look to whatever waits on it
+// as if its peer had reset it. gone tells that this is over already.
+func (i *Inner) Held(guard *Alarm, gone bool, serve func()) {
+	guard.Arm((*cutter)(i), 0)
+	defer guard.Disarm()
+	if gone {
+		guard.Ring(CauseDeparted)
+	}
+	serve()
+}
+
+// cutter is an Inner as what an alarm interrupts. It closes nothing, since that may be done by who serves it alone.
+type cutter Inner
+
+// Interrupt cuts the connection.
+func (c *cutter) Interrupt() {
+	c.cut.Store(true)
+	(*Inner)(c).Interrupt()
 }
 
 // lost is the error of a connection that was cut, and err of every other.

@@ -160,21 +160,10 @@ func (r *Reentry) Serve(x *exchange.Exchange) error {
 		Entrypoint: r.entrypoint, Local: outer.Local, Remote: outer.Remote, Via: outer.Via, Identity: outer.Identity,
 		Outer: outer, Target: to.String(),
 	})
-	x.Guard.Arm((*carried)(inner), 0) // the drain deadline of the tunnel is that of what it carries
-	defer x.Guard.Disarm()
-	if x.Gone() {
-		x.Guard.Ring(conn.CauseDeparted)
-	}
-	err = r.serve(r.entrypoint, inner)
+	inner.Held(x.Guard, x.Gone(), func() { err = r.serve(r.entrypoint, inner) })
 	x.Record.BytesIn, x.Record.BytesOut = inner.Moved()
 	if err != nil {
 		return failure(503, exchange.CodeBackendBusy, "Service unavailable", err)
 	}
 	return nil
 }
-
-// carried is a connection inside a tunnel as what ends with the tunnel.
-type carried conn.Inner
-
-// Interrupt ends it.
-func (c *carried) Interrupt() { (*conn.Inner)(c).Cut() }
