@@ -160,7 +160,7 @@ func (r *Reentry) Serve(x *exchange.Exchange) error {
 		Entrypoint: r.entrypoint, Local: outer.Local, Remote: outer.Remote, Via: outer.Via, Identity: outer.Identity,
 		Outer: outer, Target: to.String(),
 	})
-	err = r.serve(r.entrypoint, inner)
+	inner.Held(x.Guard, x.Gone(), func() { err = r.serve(r.entrypoint, inner) })
 	x.Record.BytesIn, x.Record.BytesOut = inner.Moved()
 	if err != nil {
 		return failure(503, exchange.CodeBackendBusy, "Service unavailable", err)
