@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -53,6 +54,7 @@ type App struct {
 	clock    *conn.Clock
 	registry *service.Registry
 	limits   *middleware.Limits
+	actors   *actor.Ways
 	channels *websocket.Hub
 	checker  *service.Checker
 	metrics  *telemetry.Metrics
@@ -142,6 +144,7 @@ func newApp(o Options) *App {
 	}
 	a.registry = service.NewRegistry(a.clock, a.dialFunc())
 	a.limits = middleware.NewLimits()
+	a.actors = actor.NewWays(a.clock, a.openActors)
 	a.channels = websocket.NewHub()
 	a.checker = service.NewChecker(a.log)
 	a.metrics = telemetry.NewMetrics()
