@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
-	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -112,7 +111,7 @@ func (v *Visit) discard() {
 }
 
 // open returns the tunnel of the pick; an attempt that asks for another one gets another one to the same place.
-func (v *Visit) open(by http1.Dialing) (*carrier, error) {
+func (v *Visit) open(by service.Dialing) (*carrier, error) {
 	if c := v.carrier; c != nil {
 		v.carrier = nil
 		return c, nil
@@ -123,7 +122,7 @@ func (v *Visit) open(by http1.Dialing) (*carrier, error) {
 }
 
 // Get returns a connection for a request.
-func (v *Visit) Get(by http1.Dialing, _ bool) (service.Upstream, error) {
+func (v *Visit) Get(by service.Dialing, _ bool) (service.Upstream, error) {
 	c, err := v.open(by)
 	if err != nil {
 		return nil, errors.Join(conn.ErrConnect, err)
@@ -132,12 +131,12 @@ func (v *Visit) Get(by http1.Dialing, _ bool) (service.Upstream, error) {
 }
 
 // GetUpgradable is Get: the connection is one exchange's anyway.
-func (v *Visit) GetUpgradable(by http1.Dialing, fresh bool) (service.Upstream, error) {
+func (v *Visit) GetUpgradable(by service.Dialing, fresh bool) (service.Upstream, error) {
 	return v.Get(by, fresh)
 }
 
 // GetCall returns a stream for a gRPC call.
-func (v *Visit) GetCall(by http1.Dialing, _ bool) (service.Upstream, error) {
+func (v *Visit) GetCall(by service.Dialing, _ bool) (service.Upstream, error) {
 	c, err := v.open(by)
 	if err != nil {
 		return nil, errors.Join(conn.ErrConnect, err)

@@ -82,7 +82,7 @@ func (d *decoder) actor(o *object, lb *LoadBalancer) *Actor {
 	a.Way.AssignmentTTL = 5 * time.Second
 	if o.boolean("assignment_cache", true) {
 		a.Way.AssignmentTTL = o.duration("assignment_ttl", a.Way.AssignmentTTL)
-	} else if a.Way.AssignmentTTL = 0; o.has("assignment_ttl") {
+	} else if a.Way.AssignmentTTL = 0; o.take("assignment_ttl") != nil {
 		d.fail(CodeConflict, o.where("assignment_ttl"), "assignment_ttl in %s has no effect without assignment_cache", o.title)
 	}
 	lb.RequestTimeout = o.duration("request_timeout", 5*time.Minute)
@@ -250,13 +250,16 @@ func (d *decoder) checkActorRouter(s *Service, r *Router, title string) {
 	}
 }
 
-func actorTree(a *Actor) any {
+// filled is a list that is printed as one, also if it is empty.
+func filled[T any](all []T) []T { return append([]T{}, all...) }
+
+func actorTree(a *Actor, lb *LoadBalancer) any {
 	if a == nil {
 		return nil
 	}
 	w, rules := a.Way, []any{}
 	for _, r := range a.Allow {
-		rules = append(rules, tree{"name": r.Name, "callers": r.Callers, "actors": r.Actors, "ports": r.Ports, "methods": r.Methods, "paths": r.Paths})
+		rules = append(rules, tree{"name": r.Name, "callers": r.Callers, "actors": r.Actors, "ports": filled(r.Ports), "methods": filled(r.Methods), "paths": filled(r.Paths)})
 	}
 	return tree{
 		"control": tree{"address": w.Control.Address, "server_name": w.Control.ServerName, "credential_file": w.Control.CredentialFile, "ca_file": w.Control.CAFile},
@@ -265,6 +268,8 @@ func actorTree(a *Actor) any {
 			"budget": dur(w.Parking.Budget), "max": w.Parking.Max, "retry_interval": dur(w.Parking.RetryInterval),
 			"retry_factor": w.Parking.RetryFactor, "retry_jitter": w.Parking.RetryJitter,
 		},
-		"assignment_ttl": dur(w.AssignmentTTL), "allowed_spiffe_ids": a.AllowedIDs, "allow_anyone": a.Anyone, "allow": rules,
+		"assignment_cache": w.AssignmentTTL > 0, "assignment_ttl": when(w.AssignmentTTL > 0, dur(w.AssignmentTTL)),
+		"request_timeout": dur(lb.RequestTimeout), "stream_idle_timeout": dur(lb.StreamIdleTimeout), "stream_total_timeout": dur(lb.StreamTotalTimeout),
+		"allowed_spiffe_ids": filled(a.AllowedIDs), "allow_anyone": a.Anyone, "allow": rules,
 	}
 }

@@ -10,11 +10,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/http2"
 )
 
+// Dialing bounds a dial of an attempt, and says what of it may be repeated.
+type Dialing = http1.Dialing
+
 // Reach is how attempts get at a backend; the methods are those of Pool, which is one.
 type Reach interface {
-	Get(by http1.Dialing, fresh bool) (Upstream, error)
-	GetUpgradable(by http1.Dialing, fresh bool) (Upstream, error)
-	GetCall(by http1.Dialing, fresh bool) (Upstream, error)
+	Get(by Dialing, fresh bool) (Upstream, error)
+	GetUpgradable(by Dialing, fresh bool) (Upstream, error)
+	GetCall(by Dialing, fresh bool) (Upstream, error)
 }
 
 var _ Reach = (*Pool)(nil)
