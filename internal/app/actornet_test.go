@@ -201,6 +201,12 @@ type stay struct {
 // attach starts a worker at 127.0.0.number.
 func (n *actorNet) attach(name string, number, room int) *hostWorker {
 	n.t.Helper()
+	return n.attachAs(name, "worker-"+name, number, room)
+}
+
+// attachAs has the worker show the certificate of another component on its tunnels.
+func (n *actorNet) attachAs(name, component string, number, room int) *hostWorker {
+	n.t.Helper()
 	clock := conn.NewClock()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &hostWorker{n: n, name: name, stays: map[actor.Ref]*stay{}}
@@ -208,7 +214,7 @@ func (n *actorNet) attach(name string, number, room int) *hostWorker {
 	run.Go(func() { _ = clock.Run(ctx) })
 	w.server = tunnel.NewServer(tunnel.ServerConfig{Accept: w.accept}, clock)
 	addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(number)})
-	l, err := tls.Listen("tcp", netip.AddrPortFrom(addr, uint16(n.port)).String(), n.mutualOf("worker-"+name, only(app.RouterID), "h2").Server())
+	l, err := tls.Listen("tcp", netip.AddrPortFrom(addr, uint16(n.port)).String(), n.mutualOf(component, only(app.RouterID), "h2").Server())
 	if err != nil {
 		n.t.Fatal(err)
 	}
