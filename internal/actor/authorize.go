@@ -42,6 +42,16 @@ type Decision struct {
 
 // Authorize decides whether a request may reach an actor. What no part of the access allows is refused.
 func (a *Access) Authorize(q Asked) Decision {
+	return a.decide(q, (*AccessRule).allows)
+}
+
+// Reaches decides whether some request of a caller's may reach an actor on a port: what a tunnel is granted by. Each request
+// inside is decided about again.
+func (a *Access) Reaches(q Asked) Decision {
+	return a.decide(q, (*AccessRule).reaches)
+}
+
+func (a *Access) decide(q Asked, holds func(*AccessRule, Asked) bool) Decision {
 	switch {
 	case a.Anyone:
 		return Decision{true, "anyone"}
@@ -51,17 +61,21 @@ func (a *Access) Authorize(q Asked) Decision {
 		return Decision{true, "allowed_spiffe_ids"}
 	}
 	for i := range a.Rules {
-		if r := &a.Rules[i]; r.allows(q) {
+		if r := &a.Rules[i]; holds(r, q) {
 			return Decision{true, r.Name}
 		}
 	}
 	return Decision{false, "no rule"}
 }
 
-func (r *AccessRule) allows(q Asked) bool {
+func (r *AccessRule) reaches(q Asked) bool {
 	return slices.Contains(r.Callers, q.Caller) &&
 		slices.ContainsFunc(r.Actors, q.Ref.fits) &&
-		(len(r.Ports) == 0 || slices.Contains(r.Ports, q.Port)) &&
+		(len(r.Ports) == 0 || slices.Contains(r.Ports, q.Port))
+}
+
+func (r *AccessRule) allows(q Asked) bool {
+	return r.reaches(q) &&
 		(len(r.Methods) == 0 || slices.Contains(r.Methods, q.Method)) &&
 		(len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return below(p, q.Path) }))
 }

@@ -67,21 +67,75 @@ func (i *Ingress) Serve(x *exchange.Exchange) error {
 	return v.answer(x, i.forward(v).Serve(x))
 }
 
+// Tunnels is the handler of CONNECTs to actors. It decides whether the client may reach the actor on the port at all, and has
+// what comes out of the tunnel served by reentry: each request inside is for the same actor and the same port.
+func (i *Ingress) Tunnels(reentry exchange.Handler) exchange.Handler {
+	return exchange.HandlerFunc(func(x *exchange.Exchange) error {
+		x.PlainErrors = true
+		x.Record.Service = i.name
+		x.OnHead(reasons{})
+		to, err := exchange.ParseAuthority(x.Request.Target)
+		if err != nil || to.Port == 0 {
+			e := exchange.Reject(400, exchange.CodeBadRequest, "bad port")
+			e.Err = err
+			return e
+		}
+		asked, err := Ask(x)
+		if err != nil {
+			return badReference(err)
+		}
+		asked.Port = to.Port
+		if d := i.access.Reaches(asked); !d.Allowed {
+			return denied(asked, d)
+		}
+		return reentry.Serve(x)
+	})
+}
+
+// Purpose is what a tunnel of Tunnels is for: the actor, as its opener has named it.
+func Purpose(x *exchange.Exchange) string {
+	asked, err := Ask(x)
+	if err != nil {
+		return ""
+	}
+	return asked.Ref.String()
+}
+
 // defaultPort is an actor's, where no tunnel asked for another one.
 const defaultPort = 80
 
-// Ask reads of a request which actor it is for, and what decides about it. The path is in normal form. An error is ErrTarget.
+// Ask reads of a request which actor it is for, and what decides about it. The path is in normal form. Inside a tunnel that was
+// granted for an actor it is for that one, whatever the request says. An error is ErrTarget.
 func Ask(x *exchange.Exchange) (Asked, error) {
-	var lines []string
-	for v := range x.Request.Fields.Values(TargetField) {
-		lines = append(lines, string(v))
-	}
-	ref, err := ParseTarget(lines)
-	path := x.Request.Normal
+	q := Asked{Caller: caller(x.Conn), Port: defaultPort, Method: string(x.Request.Method), Path: string(x.Request.Normal)}
 	if x.Request.Rewritten {
-		path = x.Request.Path
+		q.Path = string(x.Request.Path)
 	}
-	return Asked{Caller: caller(x.Conn), Ref: ref, Port: defaultPort, Method: string(x.Request.Method), Path: string(path)}, err
+	var lines []string
+	if purpose, to := tunnelled(x.Conn); purpose != "" {
+		at, err := exchange.ParseAuthority([]byte(to))
+		if err != nil {
+			return q, ErrTarget
+		}
+		lines, q.Port = []string{purpose}, at.Port
+	} else {
+		for v := range x.Request.Fields.Values(TargetField) {
+			lines = append(lines, string(v))
+		}
+	}
+	var err error
+	q.Ref, err = ParseTarget(lines)
+	return q, err
+}
+
+// tunnelled is what the tunnel around a connection was granted for, and which authority it was asked for.
+func tunnelled(info *conn.Info) (purpose, target string) {
+	for ; info != nil; info = info.Outer {
+		if info.For != "" {
+			return info.For, info.Target
+		}
+	}
+	return "", ""
 }
 
 // caller is who has opened a connection, or the tunnel that it came out of, by a certificate with exactly one URI that is

@@ -215,6 +215,15 @@ func TestAuthorizeTwin(t *testing.T) {
 			Port:   rapid.SampledFrom([]uint16{80, 81}).Draw(t, "port"), Method: rapid.SampledFrom([]string{"GET", "POST", "get"}).Draw(t, "method"),
 			Path: rapid.SampledFrom(paths).Draw(t, "path"),
 		}
+		reached := a
+		reached.Rules = nil
+		for _, r := range a.Rules {
+			r.Methods, r.Paths = nil, nil
+			reached.Rules = append(reached.Rules, r)
+		}
+		if d := a.Reaches(q); d.Allowed != authorized(&reached, q) {
+			t.Fatalf("a tunnel: %+v for %+v by %+v", d, q, a)
+		}
 		if d := a.Authorize(q); d.Allowed != authorized(&a, q) || d.By == "" {
 			t.Fatalf("%+v for %+v by %+v", d, q, a)
 		}

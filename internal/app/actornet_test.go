@@ -186,6 +186,7 @@ type hostWorker struct {
 	stop    func()
 	tunnels atomic.Int64 // asked for
 	conns   atomic.Int64 // of routers
+	port    atomic.Int64 // of the last tunnel
 
 	mu    sync.Mutex
 	stays map[actor.Ref]*stay
@@ -322,6 +323,7 @@ func (w *hostWorker) accept(_ context.Context, ask *tunnel.Ask) (tunnel.Accepted
 	if err != nil {
 		return tunnel.Accepted{}, &tunnel.Refusal{Status: 400, Body: "bad port"}
 	}
+	w.port.Store(int64(to.Port))
 	ref, err := actor.ParseTarget(ask.Values(actor.TargetField))
 	w.mu.Lock()
 	s := w.stays[ref]
@@ -333,7 +335,7 @@ func (w *hostWorker) accept(_ context.Context, ask *tunnel.Ask) (tunnel.Accepted
 		return tunnel.Accepted{}, &tunnel.Refusal{Status: 421, Fields: []tunnel.Field{{Name: "X-Ate-Assignment-Stale", Value: "true"}}, Body: "misdirected request"}
 	}
 	up, err := net.Dial("tcp", s.addr)
-	if err != nil || to.Port != 80 {
+	if err != nil || to.Port != 80 && to.Port != 9000 {
 		s.open.Done()
 		if up != nil {
 			_ = up.Close()

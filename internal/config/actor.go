@@ -20,6 +20,10 @@ type Actor struct {
 	// Anyone lets everybody reach every actor, also without a certificate.
 	Anyone bool
 	Allow  []ActorRule // what other clients may reach
+	// Entrypoint serves what comes out of tunnels to actors; its address is TunnelAddress. "" takes no CONNECT.
+	Entrypoint string
+
+	entrypoint text
 
 	controlFiles, workerFiles [2]text // for CheckFiles: credential_file, ca_file
 }
@@ -90,6 +94,8 @@ func (d *decoder) actor(o *object, lb *LoadBalancer) *Actor {
 	lb.StreamTotalTimeout = o.duration("stream_total_timeout", time.Hour)
 	a.AllowedIDs, a.Anyone = d.spiffeIDs(o, "allowed_spiffe_ids"), o.boolean("allow_anyone", false)
 	d.actorRules(o, a)
+	a.entrypoint = o.str("entrypoint", false)
+	a.Entrypoint = a.entrypoint.s
 	granted := len(a.AllowedIDs) > 0 || len(a.Allow) > 0
 	switch {
 	case a.Anyone && granted:
@@ -243,9 +249,22 @@ func actorName(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// checkActorRouter reports a router that leads to actors where no requests are.
+// checkActorService reports what is wrong between a service that leads to actors and the rest.
+func (d *decoder) checkActorService(cfg *Config, s *Service) {
+	if s.Actor != nil {
+		d.checkReentry(cfg, s.Actor.entrypoint, "actor of services "+strconv.Quote(s.Name))
+	}
+}
+
+// checkActorRouter reports a router that leads to actors where neither requests are nor tunnels for them.
 func (d *decoder) checkActorRouter(s *Service, r *Router, title string) {
-	if s != nil && s.Actor != nil && r.Protocol != HTTP {
+	switch {
+	case s == nil || s.Actor == nil || r.Protocol == HTTP:
+	case r.Protocol == CONNECT && s.Actor.entrypoint.ok:
+	case r.Protocol == CONNECT:
+		d.fail(CodeConflict, r.refs.service.at, "%s leads CONNECT to actors by services %s, which has no entrypoint for what is inside", title, strconv.Quote(s.Name)).Hint =
+			`write actor { entrypoint = "…" }, the name of an entrypoint with address = "tunnel:"`
+	default:
 		d.fail(CodeConflict, r.refs.service.at, "%s leads to actors by services %s, which is for requests of HTTP", title, strconv.Quote(s.Name))
 	}
 }
@@ -270,6 +289,6 @@ func actorTree(a *Actor, lb *LoadBalancer) any {
 		},
 		"assignment_cache": w.AssignmentTTL > 0, "assignment_ttl": when(w.AssignmentTTL > 0, dur(w.AssignmentTTL)),
 		"request_timeout": dur(lb.RequestTimeout), "stream_idle_timeout": dur(lb.StreamIdleTimeout), "stream_total_timeout": dur(lb.StreamTotalTimeout),
-		"allowed_spiffe_ids": filled(a.AllowedIDs), "allow_anyone": a.Anyone, "allow": rules,
+		"entrypoint": orNull(a.Entrypoint), "allowed_spiffe_ids": filled(a.AllowedIDs), "allow_anyone": a.Anyone, "allow": rules,
 	}
 }

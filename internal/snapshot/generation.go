@@ -233,6 +233,8 @@ func (g *Generation) last(r *config.Router, b *service.Balancer) exchange.Handle
 	switch {
 	case r.Protocol != config.CONNECT:
 		return g.requests(b)
+	case g.actors[r.Service] != nil:
+		return g.actors[r.Service].Tunnels(proxy.NewReentry(r.Service, g.Config.Services[r.Service].Actor.Entrypoint, g.deps.Reenter).WithPurpose(actor.Purpose))
 	case c == nil:
 		return proxy.NewTunnelBackends(b)
 	case c.Entrypoint != "":
