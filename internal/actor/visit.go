@@ -22,6 +22,7 @@ type Visit struct {
 	picks   int
 	began   time.Time // of the first pick
 	last    error     // why the last tunnel could not be opened
+	stay    service.Stay
 }
 
 // maxPicks bounds the tunnels of one request that were opened and ended before anything was sent.
@@ -51,6 +52,14 @@ func (v *Visit) Exhausted(*service.Tried) bool { return true }
 // Pick finds the actor, wakes it if need be, and opens a tunnel. It tries again within the parking budget when the actor is
 // not where it was thought to be.
 func (v *Visit) Pick(x *exchange.Exchange, _ *service.Tried) (service.Lease, error) {
+	began := time.Now()
+	lease, err := v.pick(x)
+	key := RouteKey{Template: v.at.actor.Template, Outcome: outcomeOf(err), Resume: resumeOf(v.at, v.stay)}
+	v.in.ways.measures.route(key, time.Since(began))
+	return lease, err
+}
+
+func (v *Visit) pick(x *exchange.Exchange) (service.Lease, error) {
 	v.discard()
 	if v.picks++; v.picks == 1 {
 		v.began = time.Now()
@@ -60,12 +69,14 @@ func (v *Visit) Pick(x *exchange.Exchange, _ *service.Tried) (service.Lease, err
 	way, ctx := v.in.way, x.Context()
 	for n := 0; ; n++ {
 		at, stay, err := way.locate(ctx, v.asked.Ref)
+		v.at, v.stay = at, stay
+		v.in.ways.measures.wait(stay)
 		if err != nil {
 			return service.Lease{}, refused(v.asked.Ref, stay, err)
 		}
 		c, err := way.tunnel(ctx, at, v.asked.Ref, v.asked.Port)
 		if err == nil {
-			v.at, v.carrier = at, c
+			v.carrier = c
 			return service.Lease{Backend: &v.backend, Reach: v}, nil
 		}
 		if ctx.Err() != nil {

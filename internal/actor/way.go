@@ -35,13 +35,18 @@ type Ways struct {
 	clock *conn.Clock
 	open  func(config.ActorWay) (Link, error)
 
+	measures measures
+
 	mu  sync.Mutex // guards the map and the references
 	all map[config.ActorWay]*way
 }
 
 // NewWays returns none yet. open makes the link of each.
 func NewWays(clock *conn.Clock, open func(config.ActorWay) (Link, error)) *Ways {
-	return &Ways{clock: clock, open: open, all: make(map[config.ActorWay]*way)}
+	return &Ways{
+		clock: clock, open: open, all: make(map[config.ActorWay]*way),
+		measures: measures{routes: make(map[RouteKey]*Distribution), waits: make(map[string]*Distribution)},
+	}
 }
 
 // acquire returns the way of a configuration, with a reference to it.
@@ -78,14 +83,15 @@ func (w *Ways) release(n *way) {
 
 // Stats are counts and gauges of all ways together. Those of ways that have ended are forgotten.
 type Stats struct {
-	Parked, Flights, Waiting, Remembered, Tunnels int
-	Rejected, Resumes, Hits, Stale                uint64
+	Ways, Parked, Flights, Waiting, Remembered, Tunnels int
+	Rejected, Resumes, Hits, Stale                      uint64
 }
 
 // Stats returns the counts of now.
 func (w *Ways) Stats() (s Stats) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	s.Ways = len(w.all)
 	for _, n := range w.all {
 		lot := n.lot.Stats()
 		s.Parked, s.Flights, s.Rejected = s.Parked+lot.Parked, s.Flights+lot.Flights, s.Rejected+lot.Rejected

@@ -33,7 +33,8 @@ func (r reply) told(t *testing.T, what string, status int, body, reason string) 
 func TestActorFaults(t *testing.T) {
 	n := newActorNet(t, iAm)
 	n.create("a", "b")
-	g := gatewaytest.Start(t, n.config(allowed(short)))
+	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
+	g := gatewaytest.Start(t, n.config(allowed(short))+management)
 	defer g.Stop()
 	url, c := "https://"+g.Addr("web")+"/", n.httpClient("admin")
 	ask := func(name string) reply { return get(t, c, url, "ate-target-actor", "demo/"+name) }
@@ -54,6 +55,7 @@ func TestActorFaults(t *testing.T) {
 	}
 	ask("a").told(t, "a dead control plane", 503, "actor demo/a unavailable", "actor_unavailable")
 	ask("-").told(t, "a malformed name", 404, "invalid actor reference", "invalid_actor_reference")
+	checkActorMetrics(t, g)
 }
 
 // A worker that is another one than the control plane says gets no tunnel, and nothing of a request.
@@ -243,5 +245,28 @@ func TestActorReload(t *testing.T) {
 	bad := strings.ReplaceAll(n.config(allowed("")), "credential-bundle", "no-such-bundle")
 	if err := g.ReloadText(t.Context(), bad); err == nil {
 		t.Error("files that are not there were accepted")
+	}
+}
+
+// checkActorMetrics looks for what TestActorFaults has caused.
+func checkActorMetrics(t *testing.T, g *gatewaytest.Gateway) {
+	t.Helper()
+	_, text := ask(t, g.Addr("management"), "/api/gateway/metrics")
+	for series, want := range map[string]float64{
+		`atenet_router_route_duration_seconds_count{ate_router_outcome="ok",ate_router_resume="triggered",ate_template_atespace="demo",ate_template_name="echo"}`: 1,
+		`atenet_router_route_duration_seconds_count{ate_router_outcome="not_found",ate_router_resume="none",ate_template_atespace="",ate_template_name=""}`:       1,
+		`atenet_router_route_duration_seconds_count{ate_router_outcome="no_capacity",ate_router_resume="none",ate_template_atespace="",ate_template_name=""}`:     2,
+		`atenet_router_parking_active`:         0,
+		`atenet_router_parking_rejected_total`: 0,
+	} {
+		if got := gatewaytest.Metric(text, series); got != want {
+			t.Errorf("%s is %v, want %v", series, got, want)
+		}
+	}
+	if got := gatewaytest.Metric(text, `atenet_router_parking_wait_duration_seconds_count{outcome="budget_exhausted"}`); got < 2 {
+		t.Errorf("%v requests had a place until the budget ran out", got)
+	}
+	if strings.Contains(text, "demo/a") {
+		t.Error("an actor is named")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/telemetry"
 )
 
 // openActors makes what a way to actors needs to reach the control plane and workers. It connects to nobody; certificates are
@@ -46,3 +47,23 @@ func mutualFiles(credential, ca string) (*cert.Credential, *cert.Trust, error) {
 
 // ActorStats are the counts of the ways to actors.
 func (a *App) ActorStats() actor.Stats { return a.actors.Stats() }
+
+// actorMeasures is what metrics show of the ways to actors; nil when there are none.
+func (a *App) actorMeasures() *telemetry.Actors {
+	s := a.actors.Stats()
+	if s.Ways == 0 {
+		return nil
+	}
+	out := &telemetry.Actors{Parked: s.Parked, Rejected: s.Rejected}
+	took := func(d actor.Distribution) telemetry.Distribution {
+		return telemetry.Distribution{Bounds: actor.Bounds[:], Counts: d.Buckets[:], Sum: d.Sum.Seconds()}
+	}
+	a.actors.Measured(func(k actor.RouteKey, d actor.Distribution) {
+		out.Routes = append(out.Routes, telemetry.ActorRoute{
+			Atespace: k.Template.Atespace, Template: k.Template.Name, Outcome: k.Outcome, Resume: k.Resume, Took: took(d),
+		})
+	}, func(outcome string, d actor.Distribution) {
+		out.Waits = append(out.Waits, telemetry.ActorWait{Outcome: outcome, Took: took(d)})
+	})
+	return out
+}

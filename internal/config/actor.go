@@ -262,8 +262,7 @@ func (d *decoder) checkActorRouter(s *Service, r *Router, title string) {
 	case s == nil || s.Actor == nil || r.Protocol == HTTP:
 	case r.Protocol == CONNECT && s.Actor.entrypoint.ok:
 	case r.Protocol == CONNECT:
-		d.fail(CodeConflict, r.refs.service.at, "%s leads CONNECT to actors by services %s, which has no entrypoint for what is inside", title, strconv.Quote(s.Name)).Hint =
-			`write actor { entrypoint = "…" }, the name of an entrypoint with address = "tunnel:"`
+		d.fail(CodeConflict, r.refs.service.at, "%s leads CONNECT to actors by services %s, which has no entrypoint for what is inside", title, strconv.Quote(s.Name)).Hint = `write actor { entrypoint = "…" }, the name of an entrypoint with address = "tunnel:"`
 	default:
 		d.fail(CodeConflict, r.refs.service.at, "%s leads to actors by services %s, which is for requests of HTTP", title, strconv.Quote(s.Name))
 	}

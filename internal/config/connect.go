@@ -123,8 +123,7 @@ func (d *decoder) checkConnectRouter(s *Service, r *Router, title string) {
 	case r.Protocol == CONNECT && s.Connect == nil:
 		for _, srv := range s.LoadBalancer.Servers {
 			if srv.Scheme != "tcp" {
-				d.fail(CodeConflict, srv.Pos, "%s leads CONNECT to services %s, whose backends are not all tcp://host:port", title, strconv.Quote(s.Name)).Hint =
-					`a service with connect {} leads where the client asks for`
+				d.fail(CodeConflict, srv.Pos, "%s leads CONNECT to services %s, whose backends are not all tcp://host:port", title, strconv.Quote(s.Name)).Hint = `a service with connect {} leads where the client asks for`
 				return
 			}
 		}

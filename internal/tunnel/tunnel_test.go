@@ -188,8 +188,11 @@ func TestRefusal(t *testing.T) {
 func TestBadRequest(t *testing.T) {
 	r := connect(t, tunnel.ServerConfig{Accept: echo}, tunnel.Limits{})
 	for _, q := range []tunnel.Request{
-		{Authority: "h"}, {Authority: "h:0"}, {Authority: "h:1\r\nX: y"},
-		{Authority: "h:1", Fields: []tunnel.Field{{Name: "a b", Value: "c"}}}, {Authority: "h:1", Fields: []tunnel.Field{{Name: "a", Value: "c\r\nd: e"}}},
+		{Authority: "h"},
+		{Authority: "h:0"},
+		{Authority: "h:1\r\nX: y"},
+		{Authority: "h:1", Fields: []tunnel.Field{{Name: "a b", Value: "c"}}},
+		{Authority: "h:1", Fields: []tunnel.Field{{Name: "a", Value: "c\r\nd: e"}}},
 	} {
 		if _, err := r.pool.Open(t.Context(), "a", r.peer, q); err == nil {
 			t.Errorf("%+v was sent", q)
