@@ -74,19 +74,8 @@ func (i *Ingress) Tunnels(reentry exchange.Handler) exchange.Handler {
 		x.PlainErrors = true
 		x.Record.Service = i.name
 		x.OnHead(reasons{})
-		to, err := exchange.ParseAuthority(x.Request.Target)
-		if err != nil || to.Port == 0 {
-			e := exchange.Reject(400, exchange.CodeBadRequest, "bad port")
-			e.Err = err
-			return e
-		}
-		asked, err := Ask(x)
-		if err != nil {
-			return badReference(err)
-		}
-		asked.Port = to.Port
-		if d := i.access.Reaches(asked); !d.Allowed {
-			return denied(asked, d)
+		if _, _, refused := i.access.JudgeTunnel(x, caller(x.Conn)); refused != nil {
+			return refused
 		}
 		return reentry.Serve(x)
 	})
@@ -94,7 +83,7 @@ func (i *Ingress) Tunnels(reentry exchange.Handler) exchange.Handler {
 
 // Purpose is what a tunnel of Tunnels is for: the actor, as its opener has named it.
 func Purpose(x *exchange.Exchange) string {
-	asked, err := Ask(x)
+	asked, err := ask(x, "")
 	if err != nil {
 		return ""
 	}
@@ -104,10 +93,44 @@ func Purpose(x *exchange.Exchange) string {
 // defaultPort is an actor's, where no tunnel asked for another one.
 const defaultPort = 80
 
-// Ask reads of a request which actor it is for, and what decides about it. The path is in normal form. Inside a tunnel that was
+// Judge reads whom a request of a caller's is for, and decides about it. The error is what the client is told of a request that
+// goes nowhere.
+func (a *Access) Judge(x *exchange.Exchange, caller string) (Asked, Decision, *exchange.Error) {
+	asked, err := ask(x, caller)
+	if err != nil {
+		return asked, Decision{}, badReference(err)
+	}
+	d := a.Authorize(asked)
+	if !d.Allowed {
+		return asked, d, denied(asked, d)
+	}
+	return asked, d, nil
+}
+
+// JudgeTunnel is Judge for a CONNECT.
+func (a *Access) JudgeTunnel(x *exchange.Exchange, caller string) (Asked, Decision, *exchange.Error) {
+	to, err := exchange.ParseAuthority(x.Request.Target)
+	if err != nil || to.Port == 0 {
+		e := exchange.Reject(400, exchange.CodeBadRequest, "bad port")
+		e.Err = err
+		return Asked{}, Decision{}, e
+	}
+	asked, err := ask(x, caller)
+	if err != nil {
+		return asked, Decision{}, badReference(err)
+	}
+	asked.Port = to.Port
+	d := a.Reaches(asked)
+	if !d.Allowed {
+		return asked, d, denied(asked, d)
+	}
+	return asked, d, nil
+}
+
+// ask reads of a request which actor it is for, and what decides about it. The path is in normal form. Inside a tunnel that was
 // granted for an actor it is for that one, whatever the request says. An error is ErrTarget.
-func Ask(x *exchange.Exchange) (Asked, error) {
-	q := Asked{Caller: caller(x.Conn), Port: defaultPort, Method: string(x.Request.Method), Path: string(x.Request.Normal)}
+func ask(x *exchange.Exchange, caller string) (Asked, error) {
+	q := Asked{Caller: caller, Port: defaultPort, Method: string(x.Request.Method), Path: string(x.Request.Normal)}
 	if x.Request.Rewritten {
 		q.Path = string(x.Request.Path)
 	}

@@ -31,14 +31,11 @@ const maxPicks = 8
 // admit reads whom the request is for, and decides about it.
 func (v *Visit) admit(x *exchange.Exchange) error {
 	v.x = x
-	asked, err := Ask(x)
-	if err != nil {
-		return badReference(err)
+	asked, _, refused := v.in.access.Judge(x, caller(x.Conn))
+	if refused != nil {
+		return refused
 	}
 	v.asked = asked
-	if d := v.in.access.Authorize(asked); !d.Allowed {
-		return denied(asked, d)
-	}
 	v.backend = service.Backend{URL: "actor://" + asked.Ref.String(), Scheme: "http", Host: asked.Ref.Name}
 	return nil
 }
