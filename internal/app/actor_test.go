@@ -45,8 +45,8 @@ func TestActorIngress(t *testing.T) {
 		name := []string{"a", "b"}[i%2]
 		r := get(t, c, url, "ATE-Target-Actor", "demo/"+name, "Host", "b.example:9090", "X-Ate-Target-Port", "9", "X-Ate-Original-Dst", "1.2.3.4:5",
 			"X-Ate-Original-Host", "h", "Ate-Endpoint-Cached", "x", "X-Ate-Assignment-Stale", "true", "Ate-Router-Reason", "x")
-		if r.status != 200 || r.body != name {
-			t.Fatalf("%d %q", r.status, r.body)
+		if r.status != 200 || r.body != name || r.header.Get("X-Host") != "b.example:9090" { // KF-ACT-11
+			t.Fatalf("%d %q %v", r.status, r.body, r.header)
 		}
 		for _, f := range []string{"X-Leaked", "Ate-Router-Reason", "X-Ate-Assignment-Stale", "Ate-Endpoint-Cached"} {
 			if v := r.header.Values(f); len(v) > 0 {
@@ -68,7 +68,7 @@ func TestActorIngress(t *testing.T) {
 }
 
 // Nobody is woken, or even asked for, by a request that names no actor or whose client may not reach it.
-func TestActorRefusedBeforeResolve(t *testing.T) {
+func TestKF_ACT_06_RefusedBeforeResolve(t *testing.T) {
 	n := newActorNet(t, iAm)
 	n.create("a", "b")
 	n.attach("w1", 1, 10)
@@ -108,8 +108,8 @@ func TestActorRefusedBeforeResolve(t *testing.T) {
 	}
 }
 
-// Show 2: fifty requests at a cold actor are one resume and fifty answers.
-func TestActorColdStart(t *testing.T) {
+// Fifty requests at a cold actor are one resume and fifty answers.
+func TestKF_ACT_04_ColdStart(t *testing.T) {
 	n := newActorNet(t, iAm)
 	n.create("a")
 	w := n.attach("w1", 1, 10)
@@ -146,9 +146,9 @@ func TestActorColdStart(t *testing.T) {
 	}
 }
 
-// Show 3: an actor moves twenty times between two workers while a client posts a hundred requests a second. Each is answered
+// An actor moves twenty times between two workers while a client posts a hundred requests a second. Each is answered
 // once, by that actor; another actor takes the place that it has left.
-func TestActorMoves(t *testing.T) {
+func TestKF_ACT_01_Moves(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {
@@ -213,4 +213,39 @@ func TestActorMoves(t *testing.T) {
 		t.Errorf("%d requests were sent and %d were seen", sent, len(seen))
 	}
 	t.Logf("%d requests over 20 moves: %+v", sent, g.ActorStats())
+}
+
+// A worker that does not have the actor any more says so before anything is sent: the request is led to the right one, whole.
+func TestKF_ACT_08_Stale(t *testing.T) {
+	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {
+		got, _ := io.Copy(io.Discard, r.Body)
+		_, _ = fmt.Fprintf(w, "%s %s %d", r.Header.Get("X-I-Am"), r.Method, got)
+	})
+	n.create("a")
+	w1, w2 := n.attach("w1", 1, 1), n.attach("w2", 2, 1)
+	n.place("a", "w1")
+	g := gatewaytest.Start(t, n.config(allowed("assignment_ttl = \"1h\"")))
+	defer g.Stop()
+	c, on := n.httpClient("admin"), w1
+	for i, method := range []string{"GET", "POST", "PUT"} {
+		if r, err := tell(c, "GET", "https://"+g.Addr("web")+"/", nil, "ate-target-actor", "demo/a"); err != nil || r.status != 200 {
+			t.Fatalf("%+v %v", r, err)
+		}
+		on = map[*hostWorker]*hostWorker{w1: w2, w2: w1}[on]
+		n.place("a", on.name)
+		n.suspend("a")
+		n.resume("a")
+		before := on.tunnels.Load()
+		size := map[string]int{"GET": 0}[method]
+		if method != "GET" {
+			size = 1 << 20
+		}
+		r, err := tell(c, method, "https://"+g.Addr("web")+"/", strings.NewReader(strings.Repeat("x", size)), "ate-target-actor", "demo/a")
+		if want := fmt.Sprintf("a %s %d", method, size); err != nil || r.status != 200 || r.body != want {
+			t.Errorf("%s: %+v %v", method, r, err)
+		}
+		if s := g.ActorStats(); s.Stale != uint64(i+1) || on.tunnels.Load() != before+1 {
+			t.Errorf("%s: %+v, %d tunnels", method, s, on.tunnels.Load()-before)
+		}
+	}
 }

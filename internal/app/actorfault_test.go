@@ -59,7 +59,7 @@ func TestActorFaults(t *testing.T) {
 }
 
 // A worker that is another one than the control plane says gets no tunnel, and nothing of a request.
-func TestActorWrongWorker(t *testing.T) {
+func TestKF_ACT_09_WrongWorker(t *testing.T) {
 	n := newActorNet(t, iAm)
 	n.create("a")
 	w := n.attachAs("w1", "worker-w2", 1, 1)
@@ -115,25 +115,32 @@ func TestActorLotFull(t *testing.T) {
 // A request that has arrived is not sent again, and what an actor says is passed on, whatever it is.
 func TestActorAnswersOnce(t *testing.T) {
 	var seen atomic.Int64
+	late := make(chan struct{}, 1)
 	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {
 		seen.Add(1)
 		if r.URL.Path == "/421" {
 			http.Error(w, "not mine", http.StatusMisdirectedRequest)
 			return
 		}
+		if r.URL.Path == "/late" {
+			<-r.Context().Done()
+			late <- struct{}{}
+		}
 		panic(http.ErrAbortHandler)
 	})
 	n.create("a")
 	n.attach("w1", 1, 1)
-	g := gatewaytest.Start(t, n.config(allowed(short)))
+	g := gatewaytest.Start(t, n.config(allowed(short+"\nrequest_timeout = \"300ms\"")))
 	defer g.Stop()
 	url, c := "https://"+g.Addr("web"), n.httpClient("admin")
+	get(t, c, url+"/late", "ate-target-actor", "demo/a").told(t, "a late answer", 504, "actor demo/a request timed out", "response_timeout")
+	<-late // the actor has learned that nobody waits for it
 	r := get(t, c, url+"/421", "ate-target-actor", "demo/a")
 	if r.status != 421 || r.body != "not mine\n" || r.header.Get("Ate-Router-Reason") != "" {
 		t.Errorf("%+v", r)
 	}
 	get(t, c, url+"/gone", "ate-target-actor", "demo/a").told(t, "a tunnel that breaks", 503, "actor demo/a unavailable", "backend_reset")
-	if seen.Load() != 2 {
+	if seen.Load() != 3 {
 		t.Errorf("the actor saw %d requests", seen.Load())
 	}
 }

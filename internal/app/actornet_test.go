@@ -165,7 +165,9 @@ func tell(c *http.Client, method, url string, body io.Reader, fields ...string) 
 		return reply{}, err
 	}
 	for i := 0; i+1 < len(fields); i += 2 {
-		req.Header.Add(fields[i], fields[i+1])
+		if req.Header.Add(fields[i], fields[i+1]); fields[i] == "Host" {
+			req.Host = fields[i+1]
+		}
 	}
 	resp, err := c.Do(req)
 	if err != nil {

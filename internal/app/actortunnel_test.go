@@ -71,7 +71,7 @@ func (i *inside) ask(t *testing.T, method, target string, fields ...string) repl
 }
 
 // A tunnel leads to one port of one actor, wherever that is, and nothing inside leads elsewhere.
-func TestActorTunnel(t *testing.T) {
+func TestKF_ACT_10_Tunnel(t *testing.T) {
 	n := newActorNet(t, iAm)
 	n.create("a", "b")
 	w1, w2 := n.attach("w1", 1, 10), n.attach("w2", 2, 10)
