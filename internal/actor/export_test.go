@@ -3,6 +3,7 @@ package actor
 import (
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
@@ -14,6 +15,7 @@ func Unreached(ref Ref, err error) *exchange.Error                  { return unr
 func RunOut(ref Ref, err error) *exchange.Error                     { return runOut(ref, err) }
 func Passes(err error) bool                                         { return passes(err) }
 func RetryOf(err error) service.Retry                               { return retryOf(err) }
+func Caller(info *conn.Info) string                                 { return caller(info) }
 func Private(name []byte) bool                                      { return helpers{}.Has(name) }
 
 // Assignments is the memory of places.

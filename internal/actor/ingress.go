@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
 
@@ -161,18 +162,19 @@ func tunnelled(info *conn.Info) (purpose, target string) {
 	return "", ""
 }
 
-// caller is who has opened a connection, or the tunnel that it came out of, by a certificate with exactly one URI that is
-// valid at this moment; "" nobody knows.
+// caller is who has opened a connection, or the tunnel that it came out of, by a certificate with exactly one URI, as it
+// stands there, that is valid at this moment; "" nobody knows.
 func caller(info *conn.Info) string {
 	for ; info != nil; info = info.Outer {
 		if info.TLS == nil || len(info.TLS.VerifiedChains) == 0 {
 			continue
 		}
 		leaf, now := info.TLS.VerifiedChains[0][0], time.Now()
-		if len(leaf.URIs) != 1 || now.After(leaf.NotAfter) || now.Before(leaf.NotBefore) {
+		id, err := mutual.URIOf(leaf)
+		if err != nil || now.After(leaf.NotAfter) || now.Before(leaf.NotBefore) {
 			return ""
 		}
-		return leaf.URIs[0].String()
+		return id
 	}
 	return ""
 }

@@ -2,9 +2,14 @@ package actor_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/big"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -245,5 +250,51 @@ func TestPrivateFields(t *testing.T) {
 	}
 	if actor.Private(nil) || actor.Private([]byte(strings.Repeat("x", 100))) {
 		t.Error("what is none")
+	}
+}
+
+// Who a caller is stands in a certificate that holds now, byte for byte, and in no field of a request.
+func TestCaller(t *testing.T) {
+	certificate := func(change func(*x509.Certificate)) *conn.Info {
+		t.Helper()
+		_, key, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+		c.URIs = []*url.URL{{Scheme: "spiffe", Host: "d", Path: "/a"}}
+		change(c)
+		der, err := x509.CreateCertificate(nil, c, c, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &conn.Info{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf}}}}
+	}
+	good := certificate(func(*x509.Certificate) {})
+	unverified := certificate(func(*x509.Certificate) {})
+	unverified.TLS.VerifiedChains = nil
+	for name, tc := range map[string]struct {
+		info *conn.Info
+		want string
+	}{
+		"nothing known":            {nil, ""},
+		"clear text":               {&conn.Info{Identity: "spiffe://d/a"}, ""},
+		"a certificate":            {good, "spiffe://d/a"},
+		"one that nobody verified": {unverified, ""},
+		"around a tunnel":          {&conn.Info{Outer: good}, "spiffe://d/a"},
+		"around another":           {&conn.Info{Outer: good, TLS: certificate(func(c *x509.Certificate) { c.URIs[0].Path = "/b" }).TLS}, "spiffe://d/b"},
+		"two URIs":                 {certificate(func(c *x509.Certificate) { c.URIs = append(c.URIs, &url.URL{Scheme: "spiffe", Host: "d", Path: "/b"}) }), ""},
+		"none":                     {certificate(func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"d"} }), ""},
+		"another case":             {certificate(func(c *x509.Certificate) { c.URIs[0].Scheme = "SPIFFE" }), "SPIFFE://d/a"},
+		"over":                     {certificate(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), ""},
+		"not yet":                  {certificate(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), ""},
+	} {
+		if got := actor.Caller(tc.info); got != tc.want {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }

@@ -50,7 +50,7 @@ var rooms = map[string][]string{
 	"internal/tunnel":     {"internal/conn", "internal/drain", "internal/exchange", "internal/http1", "internal/http2"},
 	"internal/usage":      {"internal/config", "internal/journal", "internal/exchange"},
 	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
-	"internal/actor":      {"internal/config", "internal/conn", "internal/exchange", "internal/service", "internal/tunnel"},
+	"internal/actor":      {"internal/config", "internal/conn", "internal/exchange", "internal/mutual", "internal/service", "internal/tunnel"},
 	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor"},
 	"internal/worker":     {"internal/conn", "internal/exchange", "internal/drain", "internal/tunnel", "internal/mutual", "internal/fabric"},
 	"internal/control":    {"internal/config", "internal/actor", "internal/egress", "api/ateapi", "api/atelet", "api/atenetx", "api/credprovider"},
