@@ -2,7 +2,7 @@ package actor
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -133,7 +133,7 @@ func (v *Visit) open(by service.Dialing) (*carrier, error) {
 func (v *Visit) Get(by service.Dialing, _ bool) (service.Upstream, error) {
 	c, err := v.open(by)
 	if err != nil {
-		return nil, errors.Join(conn.ErrConnect, err)
+		return nil, fmt.Errorf("%w: %w", conn.ErrConnect, err)
 	}
 	return v.in.way.singles.Request(c)
 }
@@ -147,7 +147,7 @@ func (v *Visit) GetUpgradable(by service.Dialing, fresh bool) (service.Upstream,
 func (v *Visit) GetCall(by service.Dialing, _ bool) (service.Upstream, error) {
 	c, err := v.open(by)
 	if err != nil {
-		return nil, errors.Join(conn.ErrConnect, err)
+		return nil, fmt.Errorf("%w: %w", conn.ErrConnect, err)
 	}
 	ctx, cancel := by.DialContext()
 	defer cancel()
