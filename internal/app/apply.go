@@ -176,7 +176,7 @@ func (a *App) prepareAll(ctx context.Context, cfg *config.Config, c *change) err
 	var err error
 	c.gen, err = snapshot.Compile(cfg, snapshot.Deps{
 		Services: a.registry, Limits: a.limits, Channels: a.channels, Metrics: a.metrics, Access: a.access, Log: a.log,
-		Dial: a.dialFunc(), Reenter: a.sockets.Serve,
+		Actors: a.actors, Dial: a.dialFunc(), Reenter: a.sockets.Serve,
 	})
 	if err != nil {
 		return err

@@ -164,6 +164,7 @@ func (a *App) measured() telemetry.Sources {
 			s := a.channels.Stats()
 			return s.Channels, s.Subscriptions, s.Delivered, s.Skipped
 		},
+		Actors:           a.actorMeasures,
 		Generations:      a.store.Alive,
 		AccessLogDropped: a.access.Dropped,
 	}

@@ -30,6 +30,8 @@ type Sources struct {
 	// Channels counts the named channels of WebSocket clients and their subscriptions, and since the start the messages
 	// that were passed on and skipped.
 	Channels func() (channels, subscriptions int, delivered, skipped uint64)
+	// Actors is what is known of requests on their way to actors; nil: there is no such way.
+	Actors func() *Actors
 	// Generations is the number of configurations that are still in use.
 	Generations func() int64
 	// AccessLogDropped is the number of access log entries that were lost.
