@@ -66,6 +66,7 @@ type App struct {
 	sockets  *entrypoint.Set
 	admin    *admin.Server
 	servers  servers
+	egress   egresses
 	group    drain.Group
 
 	proposals chan proposal

@@ -37,6 +37,8 @@ type Deps struct {
 	Dial service.Dialer
 	// Reenter has an entrypoint serve a connection that came out of a tunnel.
 	Reenter func(entrypoint string, c conn.Conn) error
+	// Egress is what serves the tunnels of actors that come to an entrypoint.
+	Egress map[string]exchange.Handler
 }
 
 // plan is one router, ready to serve.
@@ -51,9 +53,10 @@ type plan struct {
 type entry struct {
 	table   *route.Table
 	trusted trusted
-	slash   bool      // encoded slashes are allowed in paths
-	connect bool      // only CONNECT is served
-	pace    conn.Pace // of its tunnels
+	slash   bool             // encoded slashes are allowed in paths
+	connect bool             // only CONNECT is served
+	pace    conn.Pace        // of its tunnels
+	egress  exchange.Handler // decides about everything that comes; nil: routers do
 
 	// of a tcp entrypoint
 	conns *telemetry.ConnMeter
@@ -121,7 +124,10 @@ func (g *Generation) compileRouters() error {
 	for name, ep := range g.Config.Entrypoints {
 		e := &entry{
 			trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash, connect: ep.Protocol == config.CONNECT,
-			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
+			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout}, egress: g.deps.Egress[name],
+		}
+		if ep.Egress != nil && e.egress == nil {
+			return fmt.Errorf("entrypoint %q: nothing decides about the tunnels of actors", name)
 		}
 		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP {
 			g.compileConns(e, ep)

@@ -1,0 +1,188 @@
+package app_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/egress"
+)
+
+const worldHosts = `93.184.216.34 api.example.com other.example.com web.example.org
+93.184.216.35 raw.example.org
+169.254.169.254 metadata.example.com
+127.0.0.1 loop.example.com
+10.1.2.3 inner.example.com
+`
+
+const everythingAllowed = `{"http":{"hostnames":["*"]}},{"https":{"hostnames":["*"]}}`
+
+func get(t *testing.T, c *http.Client, url string) (int, string, http.Header) {
+	t.Helper()
+	resp, err := c.Get(url)
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return resp.StatusCode, string(body), resp.Header
+}
+
+func one(p *http.Protocols)   { p.SetHTTP1(true) }
+func two(p *http.Protocols)   { p.SetHTTP2(true) }
+func prior(p *http.Protocols) { p.SetUnencryptedHTTP2(true) }
+
+// What a policy allows gets through, on every leg and in every protocol, and what the origin sees is the actor's request and no
+// more.
+func TestEgressAllowed(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	clear, secure := w.origin("web.example.org", "93.184.216.34:80", false), w.origin("api.example.com", "93.184.216.34:443", true)
+	p := w.run("a1")
+	p.may(`{"http":{"hostnames":["web.example.org"]}},{"https":{"hostnames":["api.example.com"]}}`)
+	for _, tc := range []struct {
+		url, dialed string
+		protocols   func(*http.Protocols)
+		want        string
+	}{
+		{"http://web.example.org/a?secret=1", "93.184.216.34:80", one, "web.example.org HTTP/1.1 0"},
+		{"http://web.example.org/a", "1.1.1.1:80", prior, "web.example.org HTTP/1.1 0"}, // the address dialed plays no part
+		{"https://api.example.com/b", "93.184.216.34:443", one, "api.example.com HTTP/2.0 0"},
+		{"https://api.example.com/b", "[2001:db8::1]:443", two, "api.example.com HTTP/2.0 0"},
+		{"https://API.Example.com/b", "93.184.216.34:443", two, "api.example.com HTTP/2.0 0"},
+	} {
+		status, body, head := get(t, p.httpClient(tc.dialed, tc.protocols), tc.url)
+		if status != 200 || body != tc.want || head.Get("Alt-Svc") != "" {
+			t.Errorf("%s: %d %q, %v", tc.url, status, body, head)
+		}
+	}
+	for _, o := range []*origin{clear, secure} {
+		r := o.last.Load()
+		for _, field := range []string{"X-Forwarded-For", "X-Real-Ip", "X-Forwarded-Proto", "X-Request-Id", "Via", "Forwarded"} {
+			if r.Header.Get(field) != "" {
+				t.Errorf("%s is told %s", o.name, field)
+			}
+		}
+	}
+	for _, r := range w.audit(10) {
+		if r.Verdict != "allow" || r.Reason != egress.Allowed || r.Atespace != "demo" || r.Actor != "a1" || r.UID != p.uid || r.Worker != "w1" || strings.Contains(r.Path, "secret") {
+			t.Errorf("audit: %+v", r)
+		}
+		if r.Leg != egress.LegConnect && (r.Status != 200 || r.Rule == nil || r.PolicyVersion == 0 || r.Upstream == "" || r.BytesDown == 0) {
+			t.Errorf("audit of a request: %+v", r)
+		}
+	}
+}
+
+// Every refusal, with its line in the audit log, and without a dial.
+func TestEgressRefused(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	canary := w.origin("metadata", "169.254.169.254:80", false)
+	w.origin("loop", "127.0.0.1:80", false)
+	w.origin("inner", "10.1.2.3:80", false)
+	clear, secure := w.origin("web.example.org", "93.184.216.34:80", false), w.origin("api.example.com", "93.184.216.34:443", true)
+	p := w.run("a1")
+	p.may(`{"http":{"hostnames":["web.example.org","metadata.example.com","loop.example.com","inner.example.com"]}},{"https":{"hostnames":["api.example.com"]}}`)
+	lines := 0
+	next := func() egress.Record {
+		lines += 2
+		all := w.audit(lines)
+		return all[len(all)-1]
+	}
+	for _, tc := range []struct {
+		name, url, dialed string
+		reason            egress.Reason
+	}{
+		{"by name", "http://other.example.com/", "93.184.216.34:80", egress.NoRule},
+		{"KF_EGR_07 a name for TLS, in clear text", "http://api.example.com/", "93.184.216.34:80", egress.OtherKind},
+		{"another port", "http://web.example.org/", "93.184.216.34:8080", egress.OtherPort},
+		{"metadata", "http://metadata.example.com/", "169.254.169.254:80", egress.AddressDenied},
+		{"loopback", "http://loop.example.com/", "93.184.216.34:80", egress.AddressDenied},
+		{"private", "http://inner.example.com/", "93.184.216.34:80", egress.AddressDenied},
+		{"an address", "http://169.254.169.254/latest/meta-data", "169.254.169.254:80", egress.NoRule},
+	} {
+		status, body, _ := get(t, p.httpClient(tc.dialed, one), tc.url)
+		if status != 403 || !strings.Contains(body, `"error":"egress denied","code":"egress_denied"`) {
+			t.Errorf("%s: %d %s", tc.name, status, body)
+		}
+		if r := next(); r.Verdict != "deny" || r.Reason != tc.reason || r.Status != 403 || !strings.Contains(body, r.ID) {
+			t.Errorf("%s: audit %+v", tc.name, r)
+		}
+	}
+	// By name, in TLS: closed.
+	if status, body, _ := get(t, p.httpClient("93.184.216.34:443", one), "https://other.example.com/"); status != 0 {
+		t.Errorf("TLS for another name: %d %s", status, body)
+	}
+	if r := next(); r.Reason != egress.NoRule || r.SNI != "other.example.com" || r.Leg != egress.LegUnknown {
+		t.Errorf("TLS for another name: %+v", r)
+	}
+	// A Host that is not the SNI.
+	c := p.httpClient("93.184.216.34:443", one)
+	req, err := http.NewRequest("GET", "https://api.example.com/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "other.example.com"
+	resp, err := c.Do(req)
+	if err != nil || resp.StatusCode != 403 {
+		t.Fatalf("fronting: %v %v", resp, err)
+	}
+	_ = resp.Body.Close()
+	if r := next(); r.Reason != egress.SNIMismatch || r.Authority != "other.example.com" || r.SNI != "api.example.com" {
+		t.Errorf("fronting: %+v", r)
+	}
+	if d := w.routes.dialed(); len(d) > 0 || canary.seen.Load()+clear.seen.Load()+secure.seen.Load() > 0 {
+		t.Errorf("dialed %v", d)
+	}
+}
+
+// Raw bytes inside of a tunnel, and what comes of them.
+func TestEgressRawRefusals(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	o := w.origin("web.example.org", "93.184.216.34:80", false)
+	p := w.run("a1")
+	p.may(everythingAllowed)
+	for _, tc := range []struct {
+		name, bytes string
+		status      int
+		reason      egress.Reason
+	}{
+		{"KF_EGR_11 nested CONNECT", "CONNECT web.example.org:80 HTTP/1.1\r\nHost: web.example.org:80\r\n\r\n", 403, egress.NestedConnect},
+		{
+			"KF_EGR_14 WebSocket", "GET / HTTP/1.1\r\nHost: web.example.org\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+			403, egress.UpgradeRefused,
+		},
+		{"another upgrade", "GET / HTTP/1.1\r\nHost: web.example.org\r\nConnection: Upgrade\r\nUpgrade: foo/2\r\n\r\n", 403, egress.UpgradeRefused},
+		{"X23 no Host", "GET / HTTP/1.0\r\n\r\n", 400, egress.AuthorityInvalid},
+		{"X24 another target", "GET http://web.example.org/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n", 403, egress.AuthorityMismatch},
+		{"KF_EGR_02 an odd address", "GET / HTTP/1.1\r\nHost: 0x7f.1\r\n\r\n", 400, egress.AuthorityInvalid},
+		{"two Hosts", "GET / HTTP/1.1\r\nHost: web.example.org\r\nHost: web.example.org\r\n\r\n", 400, egress.RequestInvalid},
+		{"smuggling", "POST / HTTP/1.1\r\nHost: web.example.org\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, egress.RequestInvalid},
+		{"nothing", "", 0, egress.FirstBytesLate},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := len(w.audit(0))
+			c, status := p.tunnel("93.184.216.34:80")
+			defer func() { _ = c.Close() }()
+			if status != 200 {
+				t.Fatalf("CONNECT: %d", status)
+			}
+			fmt.Fprint(c, tc.bytes)
+			head := make([]byte, 12)
+			n, _ := io.ReadFull(c, head)
+			if want := fmt.Sprintf("HTTP/1.1 %d", tc.status); tc.status > 0 && string(head[:n]) != want || tc.status == 0 && n > 0 {
+				t.Errorf("answered %q", head[:n])
+			}
+			if r := w.audit(before + 2)[before+1]; r.Reason != tc.reason || r.Verdict != "deny" {
+				t.Errorf("audit: %+v", r)
+			}
+		})
+	}
+	if d := w.routes.dialed(); len(d) > 0 || o.seen.Load() > 0 {
+		t.Errorf("dialed %v", d)
+	}
+}
