@@ -1,13 +1,20 @@
 package app_test
 
 import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/egress"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 const worldHosts = `93.184.216.34 api.example.com other.example.com web.example.org
@@ -184,5 +191,187 @@ func TestEgressRawRefusals(t *testing.T) {
 	}
 	if d := w.routes.dialed(); len(d) > 0 || o.seen.Load() > 0 {
 		t.Errorf("dialed %v", d)
+	}
+}
+
+// What is passed through stays closed: the origin's own certificate reaches the actor, which trusts it.
+func TestEgressPassthrough(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	o := w.origin("raw.example.org", "93.184.216.35:8443", true)
+	p := w.run("a1")
+	p.may(`{"tls_passthrough":{"hostnames":["raw.example.org","inner.example.com"],"ports":{"numbers":[8443]}}}`)
+	dial := func(name string, roots []byte) error {
+		c, status := p.tunnel("1.2.3.4:8443")
+		defer func() { _ = c.Close() }()
+		if status != 200 {
+			t.Fatalf("CONNECT: %d", status)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(roots)
+		s := tls.Client(c, &tls.Config{ServerName: name, RootCAs: pool})
+		if err := s.Handshake(); err != nil {
+			return err
+		}
+		fmt.Fprintf(s, "GET / HTTP/1.1\r\nHost: anything\r\nConnection: close\r\n\r\n")
+		answer, err := io.ReadAll(s)
+		if err == nil && !strings.Contains(string(answer), "raw.example.org HTTP/1.1") {
+			err = fmt.Errorf("answered %q", answer)
+		}
+		return err
+	}
+	if err := dial("raw.example.org", w.origins.Bundle()); err != nil {
+		t.Fatal(err)
+	}
+	r := w.audit(2)[1]
+	if r.Leg != egress.LegPassthrough || r.Verdict != "allow" || r.SNI != "raw.example.org" || r.Upstream == "" || r.BytesUp == 0 || r.BytesDown == 0 {
+		t.Errorf("audit: %+v", r)
+	}
+	if o.seen.Load() != 1 {
+		t.Errorf("the origin has seen %d requests", o.seen.Load())
+	}
+	if err := dial("inner.example.com", w.origins.Bundle()); err == nil {
+		t.Error("a name with a private address was passed through")
+	}
+	if r := w.audit(4)[3]; r.Reason != egress.AddressDenied || r.Verdict != "deny" || !strings.Contains(r.Detail, "10.1.2.3") {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// Without a policy, with one that allows nothing, in another state and with another's certificate there is no tunnel.
+func TestEgressAdmission(t *testing.T) {
+	w := newWorld(t, worldHosts, "max_tunnels_per_actor = 2")
+	p := w.run("a1")
+	lines := 0
+	want := func(what, dialed string, status int, reason egress.Reason) {
+		t.Helper()
+		c, got := p.tunnel(dialed)
+		lines++
+		r := w.audit(lines)[lines-1]
+		if got != status || r.Reason != reason || r.Leg != egress.LegConnect {
+			t.Errorf("%s: %d, %+v", what, got, r)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	const dialed = "93.184.216.34:80"
+	want("I14 without a policy", dialed, 403, egress.PolicyNone)
+	p.may("")
+	gatewaytest.Until(t, "the policy counts", func() bool {
+		_, got := p.tunnel(dialed)
+		lines++
+		return got == 403 && w.audit(lines)[lines-1].Reason == egress.PolicyEmpty
+	})
+	p.may(everythingAllowed)
+	gatewaytest.Until(t, "the policy counts", func() bool {
+		c, got := p.tunnel(dialed)
+		_ = c.Close()
+		lines++
+		return got == 200
+	})
+	gatewaytest.Until(t, "the tunnel has ended", func() bool { return len(w.audit(0)) >= lines+1 })
+	lines++ // of the tunnel that has carried nothing
+	want("X12 a name", "web.example.org:80", 403, egress.DialedInvalid)
+	want("one", dialed, 200, egress.Allowed)
+	want("two", dialed, 200, egress.Allowed)
+	want("I5 three", dialed, 503, egress.LimitTunnels)
+	if _, err := w.admin.SuspendActor(t.Context(), p.ref); err != nil {
+		t.Fatal(err)
+	}
+	gatewaytest.Until(t, "the idle tunnels have ended", func() bool { return len(w.audit(0)) >= lines+2 })
+	lines += 2
+	want("X13 suspended", dialed, 403, egress.ActorNotRunning)
+	if _, err := w.admin.DeleteActor(t.Context(), p.ref, actor.Terms{AnyState: true}); err != nil {
+		t.Fatal(err)
+	}
+	want("deleted", dialed, 403, egress.ActorUnknown)
+	w.must(w.plane.Close())
+	want("I29 nobody knows", dialed, 503, egress.ActorUnavailable)
+}
+
+// I15, I27: each request on a connection is decided anew, by the policy of the last second.
+func TestEgressKeepAlive(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	w.origin("web.example.org", "93.184.216.34:80", false)
+	p := w.run("a1")
+	p.may(`{"http":{"hostnames":["web.example.org"]}}`)
+	c, status := p.tunnel("93.184.216.34:80")
+	if status != 200 {
+		t.Fatal(status)
+	}
+	defer func() { _ = c.Close() }()
+	in := bufio.NewReader(c)
+	ask := func(host string) int {
+		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode
+	}
+	for i, host := range []string{"web.example.org", "other.example.com", "web.example.org"} {
+		if got := ask(host); got != []int{200, 403, 200}[i] {
+			t.Errorf("%s: %d", host, got)
+		}
+	}
+	began := time.Now()
+	if _, err := w.admin.DeletePolicy(t.Context(), p.ref, actor.Terms{}); err != nil {
+		t.Fatal(err)
+	}
+	gatewaytest.Until(t, "the policy is gone", func() bool { return ask("web.example.org") == 403 })
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("a policy that is gone has counted for %s", d)
+	}
+}
+
+// I13: two actors with opposite policies, over the same names, never get what the other may have.
+func TestI13_EgressActorsApart(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	w.origin("web.example.org", "93.184.216.34:80", false)
+	w.origin("api.example.com", "93.184.216.34:443", true)
+	a, b := w.run("a1"), w.run("a2")
+	a.may(`{"http":{"hostnames":["web.example.org"]}}`)
+	b.may(`{"https":{"hostnames":["api.example.com"]}}`)
+	var all sync.WaitGroup
+	for i := range 60 {
+		who, clear := a, i%4 < 2
+		if i%2 == 1 {
+			who = b
+		}
+		all.Go(func() {
+			url, dialed := "https://api.example.com/", "93.184.216.34:443"
+			if clear {
+				url, dialed = "http://web.example.org/", "93.184.216.34:80"
+			}
+			c := who.httpClient(dialed, one)
+			resp, err := c.Get(url)
+			may := clear == (who == a)
+			if ok := err == nil && resp.StatusCode == 200; ok != may {
+				t.Errorf("%s to %s: %v %v", who.ref, url, resp, err)
+			}
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	all.Wait()
+	for _, r := range w.audit(120) {
+		if may := r.Leg == egress.LegConnect || (r.Authority == "web.example.org") == (r.UID == a.uid); (r.Verdict == "allow") != may {
+			t.Errorf("audit: %+v", r)
+		}
+	}
+}
+
+// I20, KF_EGR_13: an origin that does not prove its name is not talked to.
+func TestEgressOriginProves(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	o := w.origin("another.example.com", "93.184.216.34:443", true)
+	p := w.run("a1")
+	p.may(everythingAllowed)
+	status, body, _ := get(t, p.httpClient("93.184.216.34:443", two), "https://api.example.com/")
+	if r := w.audit(2)[1]; status != 502 || !strings.Contains(body, `"code":"tls_failed"`) || r.Code != "tls_failed" || r.Verdict != "allow" || o.seen.Load() > 0 {
+		t.Errorf("%d %s, %+v", status, body, r)
+	}
+	if strings.Contains(body, "93.184") || strings.Contains(body, "x509") { // I21
+		t.Errorf("the actor learns %s", body)
 	}
 }

@@ -10,25 +10,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/egress"
 )
 
-func compiled(t interface{ Fatal(...any) }, rules ...egress.Rule) *egress.Rules {
-	r, err := egress.Compile(policy(rules...), "demo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func name(t interface{ Fatal(...any) }, s string) egress.Host {
+func name(t interface{ Fatalf(string, ...any) }, s string) egress.Host {
 	h, err := egress.ParseName(s)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	return h
 }
 
 // The rows of requests of the transcript: M is inside TLS that was opened, H in clear text.
 func TestJudgeTranscript(t *testing.T) {
-	rules := compiled(t, https(nil, "*.example.com"), passthrough(on(443), "raw.example.org"), http(nil, "example.com", "web.example.org"))
+	rules := compile(t, https(nil, "*.example.com"), passthrough(on(443), "raw.example.org"), http(nil, "example.com", "web.example.org"))
 	sni := name(t, "api.example.com")
 	inside := func(authority string) egress.Request {
 		return egress.Request{Leg: egress.LegIntercepted, SNI: sni, Method: "GET", Authority: authority, HostField: authority, Port: 443}
@@ -80,7 +72,7 @@ func TestJudgeTranscript(t *testing.T) {
 
 // X19 to X21: a rule that would replace a field decides only when the field is there, and is refused then.
 func TestJudgeCredentials(t *testing.T) {
-	rules := compiled(t, replacing(secret("Authorization")))
+	rules := compile(t, replacing(secret("Authorization")))
 	host := replacing(secret("Authorization")).HTTPS.Hostnames[0]
 	for carries, want := range map[string]egress.Reason{"accept": egress.Allowed, "authorization": egress.CredentialsUnsupported} {
 		v := egress.Judge(rules, egress.Request{
@@ -97,7 +89,7 @@ func TestJudgeCredentials(t *testing.T) {
 }
 
 func TestJudgeTLS(t *testing.T) {
-	rules := compiled(t, https(nil, "*.example.com"), passthrough(on(443), "raw.example.org", "*.d.test"), http(nil, "web.example.org"))
+	rules := compile(t, https(nil, "*.example.com"), passthrough(on(443), "raw.example.org", "*.d.test"), http(nil, "web.example.org"))
 	for _, tc := range []struct {
 		name   string
 		h      egress.Handshake
@@ -216,7 +208,7 @@ func TestDecisionTwin(t *testing.T) {
 		if len(rules) == 0 {
 			return
 		}
-		r := compiled(t, rules...)
+		r := compile(t, rules...)
 		host, sni := rapid.SampledFrom(hosts).Draw(t, "host"), rapid.SampledFrom(hosts[:6]).Draw(t, "sni")
 		port := rapid.SampledFrom([]int32{80, 443, 8443, 9}).Draw(t, "port")
 		fronting := rapid.Bool().Draw(t, "fronting")
