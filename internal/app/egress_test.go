@@ -375,3 +375,38 @@ func TestEgressOriginProves(t *testing.T) {
 		t.Errorf("the actor learns %s", body)
 	}
 }
+
+// Explaining a call says what the gateway then does, and changes nothing.
+func TestEgressExplain(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	w.origin("web.example.org", "93.184.216.34:80", false)
+	w.origin("api.example.com", "93.184.216.34:443", true)
+	p := w.run("a1")
+	p.may(`{"http":{"hostnames":["web.example.org"]}},{"https":{"hostnames":["*.example.com"]}}`)
+	before, err := w.admin.GetActor(t.Context(), p.ref)
+	w.must(err)
+	lines := 0
+	for _, url := range []string{
+		"http://web.example.org/", "http://WEB.example.org:80/", "http://web.example.org:8080/", "http://api.example.com/", "http://1.2.3.4/", "http://127.1/",
+		"https://api.example.com/", "https://api.example.com:8443/", "https://web.example.org/", "https://a.api.example.com/", "https://1.2.3.4/",
+	} {
+		call, err := egress.ParseCall("GET", url)
+		w.must(err)
+		kept, err := w.admin.GetPolicy(t.Context(), p.ref)
+		steps := egress.Explain(egress.AdmitActor(p.ref, before, nil), egress.Stand("demo", kept, err), call)
+		said := steps[len(steps)-1]
+
+		resp, err := p.httpClient(fmt.Sprintf("93.184.216.34:%d", call.Port), one).Get(url)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		lines += 2
+		r := w.audit(lines)[lines-1]
+		if r.Reason != said.Reason || r.Leg != said.Leg || (err == nil && resp.StatusCode == 200) != said.OK() {
+			t.Errorf("%s: explained as %s %s, and the gateway says %+v", url, said.Leg, said.Reason, r)
+		}
+	}
+	if after, err := w.admin.GetActor(t.Context(), p.ref); err != nil || after.Version != before.Version {
+		t.Errorf("the actor has changed: %+v, %v", after, err)
+	}
+}

@@ -92,6 +92,7 @@ var deciders = map[string][]string{
 	"internal/actor/target.go":    {},
 	"internal/devplane/state.go":  {"internal/actor"},
 	"internal/egress/admit.go":    {"internal/actor", "internal/cert"},
+	"internal/egress/explain.go":  {},
 	"internal/egress/host.go":     {},
 	"internal/egress/judge.go":    {},
 	"internal/egress/policy.go":   {"internal/actor"},
