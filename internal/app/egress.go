@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -53,6 +54,27 @@ func (g *egressGateway) release() {
 	g.of.mu.Unlock()
 	if last {
 		g.Retire()
+	}
+}
+
+// current are the gateways in force, by name.
+func (e *egresses) current() map[string]*egressGateway {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.all)
+}
+
+// decisions and tunnels are the figures of all gateways.
+func (e *egresses) decisions(report func(entrypoint, leg, reason string, n uint64)) {
+	for name, g := range e.current() {
+		g.Decisions(func(leg egress.Leg, r egress.Reason, n uint64) { report(name, string(leg), string(r), n) })
+	}
+}
+
+func (e *egresses) tunnels(report func(entrypoint string, actors, tunnels int, lost uint64)) {
+	for name, g := range e.current() {
+		actors, tunnels := g.Actors()
+		report(name, actors, tunnels, g.AuditLost())
 	}
 }
 

@@ -120,6 +120,16 @@ func TestEgressRefused(t *testing.T) {
 			t.Errorf("%s: audit %+v", tc.name, r)
 		}
 	}
+	_, exposition := ask(t, w.gateway.Addr("management"), "/api/gateway/metrics")
+	for series, want := range map[string]float64{
+		`gateway_egress_decisions_total{entrypoint="egress",leg="cleartext",reason="address_denied"}`: 3,
+		`gateway_egress_decisions_total{entrypoint="egress",leg="connect",reason="allowed"}`:          7,
+		`gateway_egress_audit_lost_total{entrypoint="egress"}`:                                        0,
+	} {
+		if got := gatewaytest.Metric(exposition, series); got != want {
+			t.Errorf("%s is %v, want %v", series, got, want)
+		}
+	}
 	// By name, in TLS: closed.
 	if status, body, _ := get(t, p.httpClient("93.184.216.34:443", one), "https://other.example.com/"); status != 0 {
 		t.Errorf("TLS for another name: %d %s", status, body)

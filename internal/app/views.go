@@ -157,6 +157,7 @@ func (a *App) measured() telemetry.Sources {
 			s := a.channels.Stats()
 			return s.Channels, s.Subscriptions, s.Delivered, s.Skipped
 		},
+		Decisions: a.egress.decisions, Egress: a.egress.tunnels,
 		Generations:      a.store.Alive,
 		AccessLogDropped: a.access.Dropped,
 	}

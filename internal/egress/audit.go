@@ -71,11 +71,10 @@ const auditQueue = 4096
 // Audit writes records as JSON lines, in their order. When nobody takes the lines and the queue is full, lines are lost and
 // counted: traffic does not wait for a log. Run must run. Safe for concurrent use.
 type Audit struct {
-	out     io.Writer
-	log     *slog.Logger
-	queue   chan []byte
-	lost    atomic.Uint64
-	written atomic.Uint64
+	out   io.Writer
+	log   *slog.Logger
+	queue chan []byte
+	lost  atomic.Uint64
 }
 
 // NewAudit makes a log that writes to out.
@@ -85,9 +84,6 @@ func NewAudit(out io.Writer, log *slog.Logger) *Audit {
 
 // Lost is how many lines were not written.
 func (a *Audit) Lost() uint64 { return a.lost.Load() }
-
-// Written is how many were.
-func (a *Audit) Written() uint64 { return a.written.Load() }
 
 // Write takes a record.
 func (a *Audit) Write(r *Record) {
@@ -129,5 +125,4 @@ func (a *Audit) put(line []byte) {
 		}
 		return
 	}
-	a.written.Add(1)
 }

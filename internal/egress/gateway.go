@@ -131,6 +131,9 @@ func (g *Gateway) Decisions(report func(leg Leg, r Reason, n uint64)) {
 	})
 }
 
+// AuditLost is how many lines of the audit log were lost.
+func (g *Gateway) AuditLost() uint64 { return g.audit.Lost() }
+
 // note writes a decision to the audit log and counts it.
 func (g *Gateway) note(r *Record) {
 	g.counts.add(r.Leg, r.Reason)
