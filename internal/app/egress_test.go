@@ -2,19 +2,25 @@ package app_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/egress"
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
+	"github.com/sluice-proxy/sluice/internal/tunnel"
 )
 
 const worldHosts = `93.184.216.34 api.example.com other.example.com web.example.org
@@ -418,5 +424,142 @@ func TestEgressExplain(t *testing.T) {
 	}
 	if after, err := w.admin.GetActor(t.Context(), p.ref); err != nil || after.Version != before.Version {
 		t.Errorf("the actor has changed: %+v, %v", after, err)
+	}
+}
+
+// I9, KF_EGR_03, KF_EGR_04: whatever the policy says of names, and whatever names lead to, some addresses are not dialed; of a name
+// with several addresses the others are.
+func TestEgressAddresses(t *testing.T) {
+	denied := []string{
+		"127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.0.1", "192.0.0.1", "198.18.0.1", "0.0.0.0", "172.16.0.1", "192.168.1.1", "224.0.0.1", "255.255.255.255",
+		"::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "64:ff9b::a00:1", "::ffff:10.0.0.1", "2002:a00:1::", "ff02::1",
+		"93.184.216.77", // by deny_cidrs
+	}
+	var hosts strings.Builder
+	for i, a := range denied {
+		fmt.Fprintf(&hosts, "%s n%d.example.com\n", a, i)
+	}
+	hosts.WriteString("127.0.0.1 mixed.example.com\n::1 mixed.example.com\n93.184.216.34 mixed.example.com\n10.9.9.9 inside.example.com\n")
+	w := newWorld(t, hosts.String(), `
+    deny_cidrs    = ["93.184.216.77"]
+    allow_private = ["10.9.0.0/16"]`)
+	w.origin("mixed", "93.184.216.34:80", false)
+	w.origin("inside", "10.9.9.9:80", false)
+	p := w.run("a1")
+	p.may(everythingAllowed)
+	lines := 0
+	want := func(host string, status int, reason egress.Reason) {
+		t.Helper()
+		c := p.httpClient("93.184.216.34:80", one)
+		got, body, _ := get(t, c, "http://"+host+"/")
+		c.CloseIdleConnections() // with its tunnel, and that with the connection to the origin
+		lines += 2
+		if r := w.audit(lines)[lines-1]; got != status || r.Reason != reason {
+			t.Errorf("%s: %d %s, %+v", host, got, body, r)
+		}
+	}
+	for i, a := range denied {
+		want(fmt.Sprintf("n%d.example.com", i), 403, egress.AddressDenied)
+		if strings.Contains(a, ":") {
+			a = "[" + a + "]"
+		}
+		want(a, 403, egress.AddressDenied) // as an address, too
+	}
+	if d := w.routes.dialed(); len(d) > 0 {
+		t.Errorf("dialed %v", d)
+	}
+	want("mixed.example.com", 200, egress.Allowed)
+	want("inside.example.com", 200, egress.Allowed)
+	if d := w.routes.dialed(); !slices.Equal(d, []string{"93.184.216.34:80", "10.9.9.9:80"}) {
+		t.Errorf("dialed %v", d)
+	}
+	w.write("hosts", "127.0.0.1 mixed.example.com\n") // the name leads elsewhere from now on
+	gatewaytest.Until(t, "the file is read again", func() bool {
+		c := p.httpClient("93.184.216.34:80", one)
+		defer c.CloseIdleConnections()
+		got, _, _ := get(t, c, "http://mixed.example.com/")
+		return got == 403
+	})
+}
+
+// Tunnels as workers open them, many over one connection, each with a policy and a fate of its own.
+func TestEgressOverHTTP2(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	w.origin("web.example.org", "93.184.216.34:80", false)
+	w.origin("api.example.com", "93.184.216.34:443", true)
+	p := w.run("a1")
+	p.may(`{"http":{"hostnames":["web.example.org"]}},{"https":{"hostnames":["api.example.com"]}}`)
+	clock := conn.NewClock()
+	ctx, stop := context.WithCancel(context.Background())
+	var ticking sync.WaitGroup
+	ticking.Go(func() { _ = clock.Run(ctx) })
+	defer ticking.Wait()
+	defer stop()
+	pool := tunnel.NewPool[string](tunnel.Limits{}, clock)
+	to := tunnel.Peer{Addr: w.gateway.Addr("egress"), TLS: func() *tls.Config {
+		return &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{p.cert}, NextProtos: []string{"h2"}}
+	}}
+	p.open = func(dialed string) (net.Conn, error) {
+		return pool.Open(t.Context(), "egress", to, tunnel.Request{Authority: dialed})
+	}
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() {
+			url, dialed, want := "http://web.example.org/", "93.184.216.34:80", 200
+			switch i % 3 {
+			case 1:
+				url, dialed = "https://api.example.com/", "93.184.216.34:443"
+			case 2:
+				url, want = "http://other.example.com/", 403
+			}
+			if status, body, _ := get(t, p.httpClient(dialed, one), url); status != want {
+				t.Errorf("%s: %d %s", url, status, body)
+			}
+		})
+	}
+	all.Wait()
+	if _, err := p.open("example.com:443"); err == nil || !strings.Contains(err.Error(), "403") {
+		t.Errorf("a name: %v", err)
+	}
+}
+
+// A reload with the same settings changes nothing. With others, tunnels that are open go on by the old ones.
+func TestEgressReload(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	w.origin("web.example.org", "93.184.216.34:80", false)
+	p := w.run("a1")
+	p.may(everythingAllowed)
+	c, status := p.tunnel("93.184.216.34:80")
+	if status != 200 {
+		t.Fatal(status)
+	}
+	in := bufio.NewReader(c)
+	ask := func() int {
+		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: web.example.org\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode
+	}
+	if got := ask(); got != 200 {
+		t.Errorf("before: %d", got)
+	}
+	minter := filepath.Join(w.dir, "minter.sock")
+	w.gateway.Apply(w.config(minter, ""))
+	w.gateway.Apply(w.config(minter, `deny_cidrs = ["93.184.216.34"]`))
+	if got := ask(); got != 200 {
+		t.Errorf("the tunnel that was open: %d", got)
+	}
+	if got, _, _ := get(t, p.httpClient("93.184.216.34:80", one), "http://web.example.org/"); got != 403 {
+		t.Errorf("a new one: %d", got)
+	}
+	_ = c.Close()
+	if err := w.gateway.ReloadText(t.Context(), w.config(minter, `identity_ca_file = "/none"`)); err == nil {
+		t.Error("a configuration whose file is not there is in force")
+	}
+	if got, _, _ := get(t, p.httpClient("93.184.216.34:80", one), "http://web.example.org/"); got != 403 {
+		t.Errorf("after a configuration that was refused: %d", got)
 	}
 }

@@ -68,6 +68,7 @@ type Gateway struct {
 
 	mu      sync.Mutex // guards the rest
 	actors  map[string]*tenant
+	serving int // CONNECTs that are being decided, and tunnels
 	retired bool
 	close   func()
 }
@@ -98,7 +99,7 @@ func (g *Gateway) Retire() {
 
 // takeClose is what is to be called when the last tunnel has ended, once. The gateway is locked.
 func (g *Gateway) takeClose() func() {
-	if !g.retired || len(g.actors) > 0 {
+	if !g.retired || g.serving > 0 {
 		return nil
 	}
 	done := g.close
@@ -148,8 +149,33 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
+// begin counts what is being served; false once everything has been given back.
+func (g *Gateway) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.retired && g.serving == 0 {
+		return false
+	}
+	g.serving++
+	return true
+}
+
+func (g *Gateway) end() {
+	g.mu.Lock()
+	g.serving--
+	done := g.takeClose()
+	g.mu.Unlock()
+	if done != nil {
+		done()
+	}
+}
+
 // Serve is the CONNECT leg: it admits a tunnel or refuses it, and returns when the tunnel has ended.
 func (g *Gateway) Serve(x *exchange.Exchange) error {
+	if !g.begin() {
+		return exchange.Reject(503, exchange.CodeDraining, "Gateway not ready")
+	}
+	defer g.end()
 	r := &Record{Time: time.Now(), ID: newID(), Leg: LegConnect, Authority: clip(string(x.Request.Target)), Method: string(x.Request.Method)}
 	r.TraceID = x.Record.TraceID
 	o := Opening{Method: r.Method, Authority: string(x.Request.Target)}

@@ -76,13 +76,9 @@ func (t *tunnel) leave() {
 	if last {
 		delete(g.actors, n.uid)
 	}
-	done := g.takeClose()
 	g.mu.Unlock()
 	if last {
 		n.origins.close()
-	}
-	if done != nil {
-		done()
 	}
 }
 
