@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/egress"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
@@ -41,6 +42,30 @@ type egressGateway struct {
 	settings config.Egress
 	served   config.Entrypoint // what requests inside are served with
 	refs     int
+	watching background
+}
+
+// background is what runs beside a gateway.
+type background struct {
+	stop context.CancelFunc
+	run  sync.WaitGroup
+}
+
+// Close ends it.
+func (b *background) Close() error {
+	if b.stop != nil {
+		b.stop()
+	}
+	b.run.Wait()
+	return nil
+}
+
+// watch looks after connections that are open, when policies change.
+func (g *egressGateway) watch(policies *control.Source[egress.Kept]) {
+	ctx, stop := context.WithCancel(context.Background())
+	g.watching.stop = stop
+	g.watching.run.Go(func() { policies.Run(ctx) })
+	g.watching.run.Go(func() { g.Watch(ctx) })
 }
 
 // release gives up a reference. The gateway is retired with the last one.
@@ -116,7 +141,7 @@ func (e *egresses) get(a *App, name string, ep *config.Entrypoint) (*egressGatew
 		return g, nil
 	}
 	g := &egressGateway{of: e, name: name, settings: settings, served: served, refs: 1}
-	o, err := a.egressOptions(g)
+	o, policies, err := a.egressOptions(g)
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +149,7 @@ func (e *egresses) get(a *App, name string, ep *config.Entrypoint) (*egressGatew
 		o.Close()
 		return nil, err
 	}
+	g.watch(policies)
 	if e.all == nil {
 		e.all = map[string]*egressGateway{}
 	}
@@ -140,7 +166,7 @@ func settingsOf(ep *config.Entrypoint) (config.Egress, config.Entrypoint) {
 }
 
 // egressOptions connects a gateway to the rest. Close of the options ends what was begun.
-func (a *App) egressOptions(g *egressGateway) (o egress.Options, err error) {
+func (a *App) egressOptions(g *egressGateway) (o egress.Options, policies *control.Source[egress.Kept], err error) {
 	s := g.settings
 	var closers []io.Closer
 	end := func() {
@@ -155,26 +181,27 @@ func (a *App) egressOptions(g *egressGateway) (o egress.Options, err error) {
 	}()
 	roots, err := cert.OpenTrust(s.IdentityCAFile)
 	if err != nil {
-		return o, err
+		return o, nil, err
 	}
 	client, err := DialControl(controlOptions(s.Control))
 	if err != nil {
-		return o, err
+		return o, nil, err
 	}
+	policies = client.Policies(policyAge)
 	closers = append(closers, client)
 	audit, out, err := a.openAudit(s.AuditLog)
 	if err != nil {
-		return o, err
+		return o, nil, err
 	}
-	closers = append([]io.Closer{out}, closers...)
+	closers = append([]io.Closer{&g.watching, out}, closers...)
 	o = egress.Options{
-		Entrypoint: g.name, Settings: s, Roots: func() *x509.CertPool { return roots.Roots() }, Actor: client.GetActor, Policies: client.Policies(policyAge),
+		Entrypoint: g.name, Settings: s, Roots: func() *x509.CertPool { return roots.Roots() }, Actor: client.GetActor, Policies: policies,
 		Resolver: egress.System{}, Network: a.dialFunc(), Clock: a.clock, Audit: audit, Log: a.log, Close: end, Serve: a.serveInside(g),
 		Forward: func(b *service.Balancer) exchange.Handler { return proxy.New(b) },
 	}
 	if s.HostsFile != "" {
 		if o.Resolver, err = egress.OpenHosts(s.HostsFile); err != nil {
-			return o, err
+			return o, nil, err
 		}
 	}
 	if s.MinterSocket != "" {
@@ -182,7 +209,7 @@ func (a *App) egressOptions(g *egressGateway) (o egress.Options, err error) {
 		o.Minter = m
 		closers = append(closers, m)
 	}
-	return o, nil
+	return o, policies, nil
 }
 
 // controlOptions translates a control block.
@@ -215,15 +242,13 @@ func (a *App) serveInside(g *egressGateway) func(c conn.Conn, h exchange.Handler
 
 // auditFile is an audit log that runs.
 type auditFile struct {
-	stop context.CancelFunc
-	run  sync.WaitGroup
+	background
 	file io.Closer // nil: the process's own
 }
 
 // Close writes what waits and closes the file.
 func (f *auditFile) Close() error {
-	f.stop()
-	f.run.Wait()
+	_ = f.background.Close() // has no error
 	if f.file != nil {
 		return f.file.Close()
 	}

@@ -563,3 +563,40 @@ func TestEgressReload(t *testing.T) {
 		t.Errorf("after a configuration that was refused: %d", got)
 	}
 }
+
+// I15: what is passed through ends when its rule is taken away, and what another rule allows goes on.
+func TestEgressPassthroughRevoked(t *testing.T) {
+	w := newWorld(t, worldHosts+"93.184.216.36 keep.example.org\n", "")
+	w.origin("raw.example.org", "93.184.216.35:443", true)
+	w.origin("keep.example.org", "93.184.216.36:443", true)
+	p := w.run("a1")
+	const keep = `{"tls_passthrough":{"hostnames":["keep.example.org"],"ports":{"all":{}}}}`
+	p.may(`{"tls_passthrough":{"hostnames":["raw.example.org"],"ports":{"all":{}}}},` + keep)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.origins.Bundle())
+	open := func(name string) *tls.Conn {
+		c, status := p.tunnel("1.2.3.4:443")
+		if status != 200 {
+			t.Fatalf("CONNECT: %d", status)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		s := tls.Client(c, &tls.Config{ServerName: name, RootCAs: roots})
+		if err := s.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	raw, kept := open("raw.example.org"), open("keep.example.org")
+	began := time.Now()
+	p.may(keep)
+	if _, err := io.ReadAll(raw); err == nil && time.Since(began) > 3*time.Second {
+		t.Errorf("it has gone on for %s", time.Since(began))
+	}
+	if r := w.audit(3)[2]; r.Leg != egress.LegPassthrough || r.SNI != "raw.example.org" || r.Code != string(egress.PolicyChanged) {
+		t.Errorf("audit: %+v", r)
+	}
+	fmt.Fprintf(kept, "GET / HTTP/1.1\r\nHost: keep.example.org\r\nConnection: close\r\n\r\n")
+	if answer, err := io.ReadAll(kept); err != nil || !strings.Contains(string(answer), "200 OK") {
+		t.Errorf("the other one: %q, %v", answer, err)
+	}
+}

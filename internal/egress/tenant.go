@@ -41,7 +41,7 @@ type tunnel struct {
 
 	// Guarded by g.mu.
 	conn    conn.Conn // nil until it is open
-	cut     bool
+	ended   Reason    // why somebody has ended it; "" nobody has
 	leg     Leg
 	sni     string
 	rule    int // -1: decided for each request
@@ -88,7 +88,7 @@ func (t *tunnel) open(c conn.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t.conn = c
-	return !t.cut
+	return t.ended == ""
 }
 
 // becomes tells what the tunnel carries.
@@ -102,12 +102,12 @@ func (t *tunnel) becomes(leg Leg, v Verdict, version int64) {
 	}
 }
 
-// isCut reports whether the operator has ended it.
-func (t *tunnel) isCut() bool {
+// why is why somebody has ended it; "" when nobody has.
+func (t *tunnel) why() Reason {
 	g := t.actor.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return t.cut
+	return t.ended
 }
 
 // Tunnel is one tunnel, for views.
@@ -141,17 +141,26 @@ func (g *Gateway) Each(uid string, report func(Tunnel)) {
 	}
 }
 
-// Close ends the open tunnels of an actor at once, with all that they carry, and returns how many there were.
+// Close ends the open tunnels of an actor at once, with all that they carry, and returns how many there were. What the actor opens
+// afterwards is for its policy to say.
 func (g *Gateway) Close(uid string) int {
+	return g.sever(Cut, func(t *tunnel) bool { return t.actor.uid == uid })
+}
+
+// sever ends the tunnels that are meant, and returns how many there were. which is asked with the gateway locked.
+func (g *Gateway) sever(why Reason, which func(t *tunnel) bool) int {
 	g.mu.Lock()
 	var open []conn.Conn
 	n := 0
-	if a := g.actors[uid]; a != nil {
+	for _, a := range g.actors {
 		for t := range a.tunnels {
-			if t.cut = true; t.conn != nil {
-				open = append(open, t.conn)
+			if t.ended != "" || !which(t) {
+				continue
 			}
 			n++
+			if t.ended = why; t.conn != nil {
+				open = append(open, t.conn)
+			}
 		}
 	}
 	g.mu.Unlock()

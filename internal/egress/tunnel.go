@@ -31,8 +31,8 @@ func (t *tunnel) serve(x *exchange.Exchange, inner *conn.Inner) {
 		r := t.record(LegUnknown)
 		v := refuse(0, HelloInvalid, err.Error())
 		switch in, _ := inner.Moved(); {
-		case t.isCut():
-			v.Reason = Cut
+		case t.why() != "":
+			v.Reason = t.why()
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			v.Reason = FirstBytesLate
 		case in == 0 && errors.Is(err, io.EOF):
@@ -81,8 +81,8 @@ func (t *tunnel) secured(x *exchange.Exchange, c conn.Conn, hello conn.Hello) {
 func (t *tunnel) intercept(ctx context.Context, c conn.Conn, v Verdict, r *Record) {
 	g := t.actor.g
 	fail := func(reason Reason, err error) {
-		if t.isCut() {
-			reason = Cut
+		if why := t.why(); why != "" {
+			reason = why
 		}
 		v.Reason, v.Detail = reason, err.Error()
 		r.decided(v)
@@ -132,9 +132,7 @@ func (t *tunnel) pass(x *exchange.Exchange, c conn.Conn, r *Record, name Host) {
 	pace.Guard = x.Guard
 	moved, _ := conn.Join(c, up, pace, x.Gone())
 	r.BytesUp, r.BytesDown = moved.AtoB, moved.BtoA
-	if t.isCut() {
-		r.Code, r.Detail = string(Cut), "ended by the operator"
-	}
+	r.Code = string(t.why())
 }
 
 // blame notes why something that was allowed was not reached. What rules of addresses and limits say is a refusal.

@@ -61,6 +61,7 @@ const (
 	MintFailed             Reason = "mint_failed"
 	HandshakeFailed        Reason = "handshake_failed" // of the actor, with the certificate that was minted
 	Cut                    Reason = "cut"              // by the operator
+	PolicyChanged          Reason = "policy_changed"   // while the connection was open
 )
 
 // Reasons lists all of them, so that each has its counter from the start.
@@ -68,7 +69,7 @@ var Reasons = []Reason{
 	Allowed, MethodRefused, RootsMissing, IdentityInvalid, DialedInvalid, ActorUnknown, ActorUnavailable, ActorRefused, ActorNotRunning,
 	CallerLeft, PolicyUnavailable, PolicyNone, PolicyEmpty, PolicyInvalid, LimitTunnels, FirstBytesLate, NothingSent, HelloInvalid,
 	SNIMissing, SNIInvalid, NameHidden, NoRule, OtherKind, OtherPort, AuthorityInvalid, AuthorityMismatch, SNIMismatch, UpgradeRefused, NestedConnect,
-	RequestInvalid, CredentialsUnsupported, AddressDenied, LimitDials, LimitOrigins, LimitLeaves, MintFailed, HandshakeFailed, Cut,
+	RequestInvalid, CredentialsUnsupported, AddressDenied, LimitDials, LimitOrigins, LimitLeaves, MintFailed, HandshakeFailed, Cut, PolicyChanged,
 }
 
 // Verdict is a decision. The zero Verdict refuses.
