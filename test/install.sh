@@ -5,6 +5,7 @@
 #   Debian  nginx, apache2-bin, haproxy, curl, openssl: other people's parsers
 #           and clients; bind9: a name server that takes updates; postgresql
 #           (only the programs: no service is left running or enabled);
+#           chromium, gtlsclient (ngtcp2): other people's HTTP/3;
 #           protoc with its standard imports, to generate api again
 #   Go      pebble, in .cache/bin:    an ACME certification authority
 #           h2spec, in .cache/bin:    the HTTP/2 conformance tester, as tools/go.mod has it
@@ -49,6 +50,8 @@ have protoc && [ -e /usr/include/google/protobuf/timestamp.proto ] || packages+=
 have named || packages+=(bind9)
 have haproxy || packages+=(haproxy)
 compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && have psql || packages+=(postgresql)
+have chromium || packages+=(chromium)
+have gtlsclient || packages+=(ngtcp2-client)
 have openssl || packages+=(openssl)
 have curl || packages+=(curl ca-certificates)
 have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo
@@ -94,7 +97,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
 		fi
 	fi
 fi
-for program in nginx apache2 haproxy openssl named curl python3 node npm protoc; do
+for program in nginx apache2 haproxy chromium gtlsclient openssl named curl python3 node npm protoc; do
 	have "$program" || problem "$program"
 done
 

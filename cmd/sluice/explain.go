@@ -21,18 +21,19 @@ func (c *cli) explainCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "explain [flags] METHOD [URL]",
-		Short: "Show which way a request or connection would take, without sending it",
+		Short: "Show which way a request, connection or datagram would take, without sending it",
 		Long: `Walks a request through the configuration with the functions that decide for real ones: the entrypoint, the path
 as rules see it, each router and why it takes the request or not, the middlewares, the service and its backends.
 Nothing is sent and nothing is bound.`,
 		Example: `  sluice explain POST http://localhost/v1/chat/completions
   sluice explain --client 10.1.2.3 -H 'X-Team: red' GET https://example.com/admin --json
-  sluice explain --entrypoint db TCP`,
+  sluice explain --entrypoint db TCP
+  sluice explain --entrypoint dns --client 10.1.2.3 UDP`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if q.Method = args[0]; len(args) == 2 {
 				q.URL = args[1]
-			} else if !strings.EqualFold(q.Method, "TCP") {
+			} else if !strings.EqualFold(q.Method, "TCP") && !strings.EqualFold(q.Method, "UDP") {
 				return usagef("say the URL of the request")
 			}
 			if client != "" {

@@ -185,10 +185,14 @@ func (w *walk) text() string {
 	from := [][]string{
 		{"client ip", client}, {"entrypoint", fmt.Sprintf("%s at %s (%s)", w.Entrypoint.Name, w.Entrypoint.Address, kind)},
 	}
-	if w.connection() {
+	switch config.Protocol(w.Entrypoint.Protocol) {
+	case config.TCP:
 		fmt.Fprintln(&b, "Connection")
 		table(append([][]string{{"server name", orDash(w.Request.Host)}}, from...)...)
-	} else {
+	case config.UDP:
+		fmt.Fprintln(&b, "Datagrams")
+		table(from...)
+	default:
 		fmt.Fprintln(&b, "Request")
 		table(append([][]string{
 			{"method", w.Request.Method},
@@ -215,7 +219,7 @@ func (w *walk) text() string {
 	}
 	if s := w.Service; s != nil {
 		fmt.Fprintf(&b, "\nService %s\n", s.Name)
-		table(s.rows(w.connection())...)
+		table(s.rows(config.Protocol(w.Entrypoint.Protocol))...)
 		if s.LeadsTo == "" {
 			fmt.Fprintln(&b, "\nBackends")
 		}
@@ -228,7 +232,11 @@ func (w *walk) text() string {
 		}
 	}
 	if r := w.Refusal; r != nil && r.Status == 0 {
-		fmt.Fprintf(&b, "\nClosed: %s (%s)\n", r.Code, r.Message)
+		end := "Closed"
+		if w.Entrypoint.Protocol == string(config.UDP) {
+			end = "Dropped"
+		}
+		fmt.Fprintf(&b, "\n%s: %s (%s)\n", end, r.Code, r.Message)
 	} else if r != nil {
 		fmt.Fprintf(&b, "\nRefused: %d %s (%s)\n", r.Status, r.Code, r.Message)
 	} else {
@@ -236,9 +244,6 @@ func (w *walk) text() string {
 	}
 	return b.String()
 }
-
-// connection reports whether the walk is that of a connection.
-func (w *walk) connection() bool { return w.Entrypoint.Protocol == string(config.TCP) }
 
 // leadsTo says where a service leads CONNECTs; "" to backends.
 func leadsTo(c *config.Connect) string {
@@ -251,18 +256,23 @@ func leadsTo(c *config.Connect) string {
 	return fmt.Sprintf("the destination asked for, on ports %v", c.Ports)
 }
 
-func (s *walkService) rows(connection bool) [][]string {
+func (s *walkService) rows(protocol config.Protocol) [][]string {
 	if s.LeadsTo != "" {
 		return [][]string{{"leads to", s.LeadsTo}}
 	}
 	health := "none"
 	switch h := s.Health; {
+	case h != nil && h.Path == "" && protocol == config.UDP:
+		health = "probe every " + h.Interval
 	case h != nil && h.Path == "":
 		health = "connect every " + h.Interval
 	case h != nil:
 		health = fmt.Sprintf("GET %s every %s", h.Path, h.Interval)
 	}
-	if connection {
+	if protocol == config.UDP {
+		return [][]string{{"strategy", s.Strategy}, {"health check", health}}
+	}
+	if protocol == config.TCP {
 		return [][]string{
 			{"strategy", s.Strategy},
 			{"health check", health},

@@ -79,6 +79,7 @@ type App struct {
 	upgrading atomic.Bool // an upgrade is under way or done
 	upgraded  atomic.Bool // a new process serves
 	binary    string      // what an upgrade executes
+	sessions  *os.File    // where the old process tells of its sessions; nil: there is none
 }
 
 // stateName is a state of the process, as health shows it.
@@ -110,7 +111,7 @@ func Start(ctx context.Context, o Options) (*App, error) {
 	a := newApp(o)
 	a.setState(stateStarting)
 	inherited := a.inherit()
-	a.sockets = entrypoint.NewSet(entrypoint.Setup{Logger: a.log, Inherited: inherited, Listen: a.listenFunc()})
+	a.sockets = entrypoint.NewSet(entrypoint.Setup{Logger: a.log, Inherited: inherited, Listen: a.listenFunc(), QUIC: a.servers.openQUIC})
 	a.admin = admin.New(a.adminDeps(inherited))
 	a.addParts()
 	if err := a.group.Start(ctx); err != nil {
@@ -125,6 +126,7 @@ func Start(ctx context.Context, o Options) (*App, error) {
 	a.binary, _ = os.Executable() // now: later the link of the process may name where the file was moved to
 	go a.lifecycle()
 	a.notifyReady()
+	a.takeOver()
 	return a, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -200,7 +201,7 @@ func (a *App) prepareAll(ctx context.Context, cfg *config.Config, c *change) err
 			o.TLS = src.Config
 		}
 		wanted[name] = o
-		c.updates = append(c.updates, update)
+		c.updates = append(c.updates, func() { update(c.plan.Addr(name)) })
 	}
 	c.plan, err = a.sockets.Prepare(ctx, wanted)
 	return err
@@ -226,7 +227,7 @@ func (a *App) loadCertificates(cfg *config.Config, c *change) error {
 
 // certOptions translates a tls block.
 func certOptions(t *config.TLS) cert.Options {
-	o := cert.Options{StrictSNI: t.StrictSNI, MinVersion: t.MinVersion, Protocols: t.ALPN, ClientCAFile: t.ClientCAFile, ACME: t.ACME}
+	o := cert.Options{StrictSNI: t.StrictSNI, MinVersion: t.MinVersion, Protocols: overTCP(t.ALPN), ClientCAFile: t.ClientCAFile, ACME: t.ACME}
 	for _, p := range t.Pairs() {
 		o.Files = append(o.Files, cert.Files{CertFile: p.CertFile, KeyFile: p.KeyFile})
 	}
@@ -237,6 +238,11 @@ func certOptions(t *config.TLS) cert.Options {
 		o.ClientAuth = cert.RequireClientCert
 	}
 	return o
+}
+
+// overTCP is what is offered to clients of TLS over TCP: h3 has only QUIC.
+func overTCP(alpn []string) []string {
+	return slices.DeleteFunc(slices.Clone(alpn), func(p string) bool { return p == config.HTTP3 })
 }
 
 // abort undoes what prepare has done so far.
@@ -310,7 +316,7 @@ func checksOf(g *snapshot.Generation) []service.Check {
 // joined is what either of two topologies names.
 func joined(t, other telemetry.Topology) telemetry.Topology {
 	t.Entrypoints = append(t.Entrypoints, other.Entrypoints...)
-	t.TCP = append(t.TCP, other.TCP...)
+	t.TCP, t.UDP = append(t.TCP, other.TCP...), append(t.UDP, other.UDP...)
 	t.Routers = append(t.Routers, other.Routers...)
 	t.Middlewares = append(t.Middlewares, other.Middlewares...)
 	at := make(map[string]int, len(t.Services))

@@ -29,6 +29,7 @@ func (a *App) lifecycle() {
 	} else {
 		a.pause(cfg.ShutdownDelay)
 	}
+	a.servers.hide()
 	a.log.Info("draining", "bound", bound, "mode", mode)
 	err := a.drainConnections(mode, bound)
 	a.err = errors.Join(failed, err, a.endParts(), a.release())

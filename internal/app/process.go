@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,14 +17,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
 )
 
-// The environment by which listening sockets are handed on (sd_listen_fds(3)), and our own addition for a binary
-// upgrade: the descriptor on which the new process tells that it is ready. Its presence also stands for LISTEN_PID,
-// which the old process cannot know before the new one exists.
+// The environment by which listening sockets are handed on (sd_listen_fds(3)), and our own additions for a binary
+// upgrade: the descriptor on which the new process tells that it is ready, and the one on which the old process then
+// tells of its sessions of datagrams. The presence of the first also stands for LISTEN_PID, which the old process cannot
+// know before the new one exists.
 const (
 	envFDs   = "LISTEN_FDS"
 	envNames = "LISTEN_FDNAMES"
 	envPID   = "LISTEN_PID"
 	envReady = "SLUICE_READY_FD"
+
+	envSessions = "SLUICE_SESSIONS_FD"
 
 	firstFD = 3
 	// maxFDs bounds what a confused environment can make us look at.
@@ -57,7 +61,9 @@ func (a *App) inherit() *entrypoint.Inherited {
 	for i := range fds {
 		fds[i] = firstFD + i
 	}
-	return entrypoint.Inherit(strings.Split(os.Getenv(envNames), ":"), fds, a.log)
+	h := entrypoint.Inherit(strings.Split(os.Getenv(envNames), ":"), fds, a.log)
+	a.expectSessions(h)
+	return h
 }
 
 // notifyReady tells the service manager, and the process that this one replaces, that it serves.
@@ -105,7 +111,7 @@ func (a *App) Upgrade(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	pid, err := a.startNew(ctx)
+	pid, sessions, err := a.startNew(ctx)
 	if err != nil {
 		a.upgrading.Store(false)
 		a.log.Error("the new binary did not take over; this one goes on", "error", err)
@@ -113,44 +119,53 @@ func (a *App) Upgrade(ctx context.Context) error {
 	}
 	a.upgraded.Store(true)
 	a.log.Info("the new binary has taken over", "pid", pid)
+	a.handOver(sessions)
 	a.notify(fmt.Sprintf("MAINPID=%d\nREADY=1", pid))
 	a.once[0].Do(func() { close(a.stopping) })
 	return nil
 }
 
-// startNew starts the new binary and waits until it is ready. One that is not ready in time is killed.
-func (a *App) startNew(ctx context.Context) (pid int, err error) {
+// startNew starts the new binary and waits until it is ready. One that is not ready in time is killed. What is written to
+// sessions, the new process reads then.
+func (a *App) startNew(ctx context.Context) (pid int, sessions *os.File, err error) {
 	if a.binary == "" {
-		return 0, errors.New("where the binary lies is not known")
+		return 0, nil, errors.New("where the binary lies is not known")
 	}
 	names, files, err := a.handedOn()
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer closeAll(files)
 	ready, told, err := os.Pipe()
 	if err != nil {
-		return 0, fmt.Errorf("making the readiness pipe: %w", err)
+		return 0, nil, fmt.Errorf("making the readiness pipe: %w", err)
 	}
 	defer ready.Close()
+	table, sessions, err := os.Pipe()
+	if err != nil {
+		_ = told.Close()
+		return 0, nil, fmt.Errorf("making the pipe for sessions: %w", err)
+	}
 	cmd := exec.Command(a.binary, os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, a.opts.Stdout, a.opts.Stderr
-	cmd.ExtraFiles = append(files, told)
+	cmd.ExtraFiles = append(slices.Clone(files), told, table)
 	cmd.Env = append(os.Environ(),
 		envFDs+"="+strconv.Itoa(len(files)), envNames+"="+strings.Join(names, ":"),
-		envReady+"="+strconv.Itoa(firstFD+len(files)))
+		envReady+"="+strconv.Itoa(firstFD+len(files)), envSessions+"="+strconv.Itoa(firstFD+len(files)+1))
 	err = cmd.Start()
-	_ = told.Close()
+	_, _ = told.Close(), table.Close()
 	if err != nil {
-		return 0, fmt.Errorf("starting the new binary: %w", err)
+		_ = sessions.Close()
+		return 0, nil, fmt.Errorf("starting the new binary: %w", err)
 	}
 	if err := a.awaitReady(ctx, ready); err != nil {
+		_ = sessions.Close()
 		_ = cmd.Process.Kill()
 		state := cmd.Wait()
-		return 0, fmt.Errorf("new binary: %w (%v)", err, state)
+		return 0, nil, fmt.Errorf("new binary: %w (%v)", err, state)
 	}
 	go func() { _ = cmd.Wait() }() // reaps it if it ends before this process does
-	return cmd.Process.Pid, nil
+	return cmd.Process.Pid, sessions, nil
 }
 
 // awaitReady reads the line by which the new process tells that it serves.

@@ -1,14 +1,17 @@
 package app
 
 import (
+	"net"
 	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/http2"
+	"github.com/sluice-proxy/sluice/internal/http3"
 	"github.com/sluice-proxy/sluice/internal/snapshot"
 )
 
@@ -25,13 +28,17 @@ type server struct {
 	front *snapshot.Front
 	h1    *http1.Server
 	h2    *http2.Server
+	h3    *http3.Server // nil until the entrypoint has it
+
+	advertiser advertiser // the handler of the others while it has
 }
 
 // maxTunnels is how many streams an HTTP/2 connection to an entrypoint of protocol connect may have.
 const maxTunnels = 1024
 
-// options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force.
-func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func()) {
+// options makes what the entrypoint room wants for one entrypoint. apply puts the settings into force, of an entrypoint that
+// is bound to the given address.
+func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply func(net.Addr)) {
 	srv := s.get(ep.Name)
 	if ep.Protocol == config.TCP {
 		return &entrypoint.Options{
@@ -39,18 +46,33 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 			Streams: &entrypoint.Streams{
 				Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
 			},
-		}, func() {}
+		}, func(net.Addr) {}
+	}
+	if ep.Protocol == config.UDP {
+		return &entrypoint.Options{Address: ep.Address, Datagrams: &entrypoint.Datagrams{
+			Handler: srv.front, Timeout: ep.UDPSessionTimeout, MaxSessions: int64(ep.UDPMaxSessions),
+			Spread: ep.UDPBalance == config.ByDatagram,
+		}}, func(net.Addr) {}
+	}
+	var handler exchange.Handler = srv.front
+	three := func() {}
+	if ep.TLS.HTTP3() {
+		handler, three = &srv.advertiser, s.openHTTP3(srv, ep)
 	}
 	one := &http1.Settings{
-		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: srv.front,
+		Limits: http1.Limits{MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders}, Handler: handler,
 		HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
 		KeepAliveTimeout: ep.KeepAliveTimeout,
 	}
 	two := &http2.Settings{
-		Handler: srv.front, HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
+		Handler: handler, HeaderTimeout: ep.HeaderTimeout, BodyIdleTimeout: ep.BodyIdleTimeout, WriteIdleTimeout: ep.WriteIdleTimeout,
 		KeepAliveTimeout: ep.KeepAliveTimeout, MaxHeaderBytes: ep.MaxHeaderBytes, MaxHeaders: ep.MaxHeaders,
 	}
 	o = &entrypoint.Options{}
+	if ep.Shared {
+		o.Passes = srv.front.Passes
+		o.Streams = &entrypoint.Streams{Handler: srv.front, Clock: s.app.clock, Pace: conn.Pace{HalfClosed: ep.TCPHalfCloseTimeout}}
+	}
 	if ep.Protocol == config.CONNECT {
 		one.Connect, two.Connect, two.MaxStreams = true, true, maxTunnels
 		o.AllowedIPs = ep.TCPAllowedIPs
@@ -58,7 +80,16 @@ func (s *servers) options(ep *config.Entrypoint) (o *entrypoint.Options, apply f
 	srv.open(one, two, s.app.clock)
 	o.Address, o.HTTP, o.H2 = ep.Address, srv.h1.ServeConn, srv.h2.ServeConn
 	o.MaxConnections, o.MaxPerClient, o.HandshakeTimeout, o.ProxyTrusted = ep.MaxConnections, ep.MaxPerClient, ep.HeaderTimeout, ep.ProxyProtocol
-	return o, func() { srv.h1.Update(one); srv.h2.Update(two) }
+	o.HTTP3 = ep.TLS.HTTP3()
+	return o, func(addr net.Addr) {
+		three()
+		if !o.HTTP3 {
+			addr = nil
+		}
+		srv.advertiser.advertise(addr)
+		srv.h1.Update(one)
+		srv.h2.Update(two)
+	}
 }
 
 // get returns the server of a name. It is ready only once open was called.
@@ -68,6 +99,7 @@ func (s *servers) get(name string) *server {
 	srv := s.all[name]
 	if srv == nil {
 		srv = &server{front: snapshot.NewFront(&s.app.store, name, s.app.certs.Challenge)}
+		srv.advertiser.Front = srv.front
 		s.all[name] = srv
 	}
 	return srv
@@ -88,6 +120,7 @@ func (s *servers) keep(gen, next *snapshot.Generation) {
 	for name := range gen.Config.Entrypoints {
 		if srv := s.all[name]; srv != nil && next.Config.Entrypoints[name] == nil {
 			srv.front.Keep(gen)
+			srv.advertiser.advertise(nil)
 			s.keeping[gen] = nil
 		}
 	}

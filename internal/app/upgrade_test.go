@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
@@ -47,6 +45,23 @@ func script(t *testing.T, dir, text string) {
 	if err := errors.Join(os.WriteFile(next, []byte("#!/bin/sh\n"+text+"\n"), 0o700), os.Rename(next, filepath.Join(dir, "sluice"))); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// upgraded has a process replace itself, and returns its successor, which does not outlive the test.
+func upgraded(t *testing.T, old *gatewaytest.Process) (pid int, gone func() bool) {
+	t.Helper()
+	old.Signal(t, syscall.SIGUSR2)
+	pid, err := strconv.Atoi(old.Await(t, `"the new binary has taken over","pid":([0-9]+)`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone = func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+	t.Cleanup(func() {
+		if !gone() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	return pid, gone
 }
 
 // TestUpgradeUnderLoad: another version takes over without a failed request, a refused connection or a cut stream; what
@@ -88,17 +103,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	if err := errors.Join(os.Rename(filepath.Join(dir, "sluice"), filepath.Join(dir, "sluice.old")), os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "sluice"))); err != nil {
 		t.Fatal(err)
 	}
-	old.Signal(t, syscall.SIGUSR2)
-	pid, err := strconv.Atoi(old.Await(t, `"the new binary has taken over","pid":([0-9]+)`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
-	t.Cleanup(func() {
-		if !gone() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	})
+	pid, gone := upgraded(t, old)
 	gatewaytest.Until(t, "the new version answers", func() bool { return strings.Contains(version(), `"v2"`) })
 	if n := served.Load(); n == 0 {
 		t.Error("no load")
@@ -219,27 +224,12 @@ func TestSocketActivation(t *testing.T) {
 	early := gatewaytest.Dial(t, l.Addr().String()) // waits in the queue until somebody serves
 	early.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web exec "$0" -c "$1"`, filepath.Join(dir, "sluice"), path)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.WaitDelay = &out, &out, []*os.File{file}, time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	cmd.ExtraFiles = []*os.File{file}
+	p := gatewaytest.RunCommand(t, cmd)
 	if resp := early.Response(); resp.StatusCode != 200 {
 		t.Errorf("%v", resp.Status)
 	}
 	early.Close()
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("%v\n%s", err, out.String())
-		}
-	case <-time.After(gatewaytest.Patience):
-		_ = cmd.Process.Kill()
-		t.Errorf("does not end: %v", <-ended)
-	}
+	p.Await(t, "(listening)") // an order to stop that comes before is one to give the start up
+	p.Stop(t)
 }

@@ -130,6 +130,13 @@ func (a *App) measured() telemetry.Sources {
 				report(s.Name, s.Open)
 			}
 		},
+		Datagrams: func(report func(string, telemetry.DatagramCounts)) {
+			for _, s := range a.sockets.Stats() {
+				if d := s.Datagrams; d != nil {
+					report(s.Name, telemetry.DatagramCounts{In: d.In, Out: d.Out, Dropped: d.Dropped})
+				}
+			}
+		},
 		Backends: func(report func(string, bool, int64)) {
 			for _, e := range a.backendStats() {
 				report(e.ID, e.Healthy, e.Active)

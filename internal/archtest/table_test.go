@@ -160,7 +160,7 @@ var wallExceptions = []string{"log/slog", "math/rand/v2"}
 // statuses: two HTTP engines would make two sets of security decisions.
 var engineRooms = []string{
 	"internal/acl", "internal/journal", "internal/conn", "internal/drain", "internal/route", "internal/exchange",
-	"internal/http1", "internal/http2", "internal/config", "internal/entrypoint", "internal/proxy",
+	"internal/http1", "internal/http2", "internal/http3", "internal/config", "internal/entrypoint", "internal/proxy",
 }
 
 // bannedNames are package names that say nothing about what is inside.

@@ -6,11 +6,6 @@ import (
 	"strings"
 )
 
-// otherSchemes are backend schemes that the language knows and this release does not dial.
-var otherSchemes = map[string]string{
-	"udp": "a udp:// backend is",
-}
-
 // isStream reports whether a scheme names backends of connections: bytes as they come, or inside TLS.
 func isStream(scheme string) bool { return scheme == "tcp" || scheme == "tls" }
 
@@ -30,14 +25,11 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.badURL(t, title, "needs a scheme and a host", `write "http://host:port"`)
 	case scheme == "unix":
 		return d.unixBackend(t, title, rest, s)
-	case scheme == "http" || scheme == "https" || scheme == "h2c" || isStream(scheme) && strings.HasPrefix(rest, "//"):
-	case otherSchemes[scheme] != "" && strings.HasPrefix(rest, "//"):
-		d.later(t.at, otherSchemes[scheme], "this release dials http://, https://, h2c://, ws://, wss://, tcp://, tls:// and unix: backends")
-		return false
+	case scheme == "http" || scheme == "https" || scheme == "h2c" || (isStream(scheme) || scheme == "udp") && strings.HasPrefix(rest, "//"):
 	case strings.HasPrefix(t.s, "[") || isPort(rest) && isHost(scheme):
-		scheme, rest = "tcp", "//"+t.s // where no protocol is spoken none need be named
+		scheme, rest, s.bare = "tcp", "//"+t.s, true // where no protocol is spoken none need be named
 	default:
-		return d.badURL(t, title, "must begin with http://, https://, h2c://, ws://, wss://, tcp://, tls:// or unix:", "")
+		return d.badURL(t, title, "must begin with http://, https://, h2c://, ws://, wss://, tcp://, tls://, udp:// or unix:", "")
 	}
 	authority, ok := strings.CutPrefix(rest, "//")
 	if !ok {
@@ -52,7 +44,7 @@ func (d *decoder) backend(t text, title string, s *Server) bool {
 		return d.badURL(t, title, "must not hold credentials", "set the field with a headers middleware and env(...) or file(...)")
 	case strings.ContainsAny(base, "?#"):
 		return d.badURL(t, title, "must not have a query or fragment", "")
-	case isStream(scheme) && strings.Trim(base, "/") != "":
+	case (isStream(scheme) || scheme == "udp") && strings.Trim(base, "/") != "":
 		return d.badURL(t, title, "must not have a path: no protocol is spoken there that has one", `write "http://host:port/path" for an http backend`)
 	case badBase(base):
 		return d.badURL(t, title, "has a path that is not in normal form", "")

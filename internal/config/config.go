@@ -5,6 +5,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/acl"
@@ -52,7 +53,7 @@ type Entrypoint struct {
 	Address string // canonical: IP:port, [IPv6]:port, :port, name:port, unix:/path, or TunnelAddress
 	// AddressPos is the place of the address.
 	AddressPos acl.Span
-	Protocol   Protocol // http, tcp, connect or udp; udp does not run in this release
+	Protocol   Protocol // http, tcp, connect or udp
 	TLS        *TLS     // nil: clear text
 
 	MaxConnections    int           // concurrent connections; default 10000
@@ -64,6 +65,7 @@ type Entrypoint struct {
 	MaxHeaderBytes    int           // request line and fields; default 65536
 	MaxHeaders        int           // number of fields; default 256
 	Forwarded         Forwarded
+	Shared            bool           // http with tls: routers of connections name it, and take those that ask for their names
 	ProxyProtocol     []netip.Prefix // http and tcp: peers whose PROXY protocol header is required and believed; empty nobody's
 	AllowEncodedSlash bool           // encoded_slashes = "allow"; default reject
 
@@ -73,8 +75,9 @@ type Entrypoint struct {
 	TCPHelloTimeout     time.Duration  // tcp only; for the ClientHello, where a router asks for a server name; default 3 s
 	TCPIdleTimeout      time.Duration  // tcp and connect; no byte in either direction; 0 no bound, the default
 	TCPHalfCloseTimeout time.Duration  // tcp and connect; the same once one side has ended; default 30 s
-	UDPSessionTimeout   time.Duration  // udp only; 0 otherwise
-	UDPMaxSessions      uint64         // udp only; 0 otherwise
+	UDPSessionTimeout   time.Duration  // udp only, without a datagram in either direction; default 30 s; 0 otherwise
+	UDPMaxSessions      uint64         // udp only, at a time; default 10000; 0 otherwise
+	UDPBalance          UDPBalance     // udp only; default ByClient; "" otherwise
 }
 
 // Protocol is what an entrypoint speaks.
@@ -100,12 +103,18 @@ type TLS struct {
 	Certificates []KeyPair // the others
 	StrictSNI    bool      // refuse clients that name no server, or one that no certificate is for
 	MinVersion   uint16    // tls.VersionTLS12 (default) or tls.VersionTLS13
-	ALPN         []string  // what is offered, the preferred one first; default h2, http/1.1; empty on protocol tcp
+	ALPN         []string  // what is offered, the preferred one first; default h2, http/1.1; empty on protocol tcp. h3 is HTTP3
 	ClientAuth   ClientAuth
 	ClientCAFile string // PEM; "" without client authentication
 	ClientCAPos  acl.Span
 	ACME         *ACME // nil: certificates come from the files only
 }
+
+// HTTP3 is HTTP/3 in a list of protocols.
+const HTTP3 = "h3"
+
+// HTTP3 reports whether HTTP/3 is served on the UDP port of the address.
+func (t *TLS) HTTP3() bool { return t != nil && slices.Contains(t.ALPN, HTTP3) }
 
 // KeyPair is a certificate file with the file of its key.
 type KeyPair struct {
@@ -196,8 +205,8 @@ type Router struct {
 	Entrypoints []string // empty: every entrypoint of the protocol
 	Middlewares []string
 	Priority    int // > 0 explicit; else the rule's length decides
-	// Protocol says whether it routes requests (HTTP), connections (TCP) or requests for tunnels (CONNECT): that of its
-	// entrypoints, and where it names none what its rule judges.
+	// Protocol says whether it routes requests (HTTP), connections (TCP), requests for tunnels (CONNECT) or datagrams (UDP): that of
+	// its entrypoints, and where it names none what its rule judges.
 	Protocol Protocol
 	TLS      TLSMode // tcp only
 
@@ -215,6 +224,7 @@ const (
 
 // routerRefs remembers where the names of a router were written, for the checks that need the whole configuration.
 type routerRefs struct {
+	block                    *object
 	rule                     text
 	service, tls             text
 	entrypoints, middlewares []text
@@ -277,7 +287,7 @@ type LoadBalancer struct {
 type Server struct {
 	Pos    acl.Span
 	URL    string // as written
-	Scheme string // http, https or tcp
+	Scheme string // http, https, tcp or udp
 	Addr   string // host:port (default port filled in), or unix:/path
 	Host   string // authority to send when PassHost is false, and the TLS server name's source
 	Base   string // base path without trailing slash; "" when none
@@ -285,11 +295,13 @@ type Server struct {
 	// WebSocket says that the URL begins with ws:// or wss://: nothing else is spoken there. Scheme is what carries it.
 	WebSocket bool
 	Target    *Target
+
+	bare bool // written without a scheme
 }
 
 // HealthCheck is the active probe of a service.
 type HealthCheck struct {
-	Path               string        // "" for gRPC, and for tcp backends, where connecting is the probe
+	Path               string        // "" for gRPC, and for tcp and udp backends: connecting is the probe, or a datagram without content
 	GRPC               bool          // the standard health service of gRPC is asked
 	GRPCService        string        // for this service; "" for the backend as a whole
 	Interval           time.Duration // default 10 s

@@ -15,9 +15,12 @@ const (
 	maxHeadersLimit     = 10_000
 )
 
+// halfCloseTimeout is how long a connection may be silent once one side has ended its sending, unless configured.
+const halfCloseTimeout = 30 * time.Second
+
 // protocolKeys are the keys that only entrypoints of one protocol have.
 var protocolKeys = map[string]Protocol{
-	"tcp_allowed_ips": TCP, "tcp_hello_timeout": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP,
+	"tcp_allowed_ips": TCP, "tcp_hello_timeout": TCP, "tcp_idle_timeout": TCP, "tcp_half_close_timeout": TCP, "udp_session_timeout_secs": UDP, "udp_max_sessions": UDP, "udp_balance": UDP,
 	"header_timeout": HTTP, "body_idle_timeout": HTTP, "write_idle_timeout": HTTP, "keepalive_timeout": HTTP,
 	"max_header_bytes": HTTP, "max_headers": HTTP, "forwarded": HTTP, "encoded_slashes": HTTP,
 }
@@ -26,12 +29,9 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 	o.kind = "entrypoints"
 	e := &Entrypoint{Name: name, Pos: o.at}
 	e.Address, e.AddressPos = o.address("address", true, "")
-	var proto text
-	e.Protocol, proto = enum(o, "protocol", HTTP, HTTP, TCP, CONNECT, UDP)
-	if e.Protocol == UDP {
-		d.later(proto.at, "protocol udp is", `this release runs entrypoints with protocol = "http", "tcp" or "connect"`)
-	}
+	e.Protocol, _ = enum(o, "protocol", HTTP, HTTP, TCP, CONNECT, UDP)
 	d.wrongProtocol(o, e.Protocol)
+	d.checkDatagramEntrypoint(o, e)
 	e.MaxConnections = o.count("max_connections", 10_000, 1, math.MaxUint32)
 	e.MaxPerClient = o.count("max_connections_per_client", 0, 1, math.MaxUint32)
 	e.HeaderTimeout = o.duration("header_timeout", 10*time.Second)
@@ -53,13 +53,10 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 			p.missing("trusted_ips", "name the load balancers that send the header")
 		}
 		p.finish(nil)
-		if e.Protocol == UDP {
-			d.fail(CodeOtherType, p.at, "proxy_protocol in %s has no effect on protocol udp", o.title)
-		}
 	}
 	e.TCPAllowedIPs = o.prefixes("tcp_allowed_ips")
 	hello := o.duration("tcp_hello_timeout", 3*time.Second)
-	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", 30*time.Second)
+	idle, half := o.duration("tcp_idle_timeout", 0), o.duration("tcp_half_close_timeout", halfCloseTimeout)
 	if e.Protocol == TCP {
 		e.TCPHelloTimeout = hello
 	}
@@ -67,19 +64,20 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		e.TCPIdleTimeout, e.TCPHalfCloseTimeout = idle, half
 	}
 	timeout, sessions := o.seconds("udp_session_timeout_secs", 30, 1), o.number("udp_max_sessions", 10_000, 1, math.MaxUint32)
+	balance, _ := enum(o, "udp_balance", ByClient, ByClient, ByDatagram)
 	if e.Protocol == UDP {
-		e.UDPSessionTimeout, e.UDPMaxSessions = timeout, sessions
+		e.UDPSessionTimeout, e.UDPMaxSessions, e.UDPBalance = timeout, sessions, balance
 	}
 	if t := o.child("tls"); t != nil {
-		if e.Protocol == UDP {
-			d.fail(CodeOtherType, t.at, "tls in %s has no effect on protocol udp", o.title)
-		}
 		t.kind = "tls"
 		e.TLS = d.tls(t)
 		if e.Protocol == TCP {
 			if e.TLS.ALPN = []string{}; t.written("alpn") {
 				d.fail(CodeOtherType, t.where("alpn"), "alpn in %s has no effect on protocol tcp", t.title).Hint = "what is spoken inside is between the client and a backend"
 			}
+		}
+		if e.Protocol == HTTP {
+			d.http3(t, e)
 		}
 		t.finish(nil)
 	}

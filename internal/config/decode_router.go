@@ -12,7 +12,7 @@ import (
 func (d *decoder) router(name string, o *object) *Router {
 	o.kind = "routers"
 	r := &Router{Name: name, Pos: o.at}
-	r.refs.rule = o.str("rule", true)
+	r.refs.block, r.refs.rule = o, o.str("rule", false)
 	r.RuleText = r.refs.rule.s
 	r.refs.service = o.str("service", true)
 	r.Service = r.refs.service.s
@@ -55,29 +55,45 @@ func (d *decoder) bind(cfg *Config) {
 	for _, name := range sortedKeys(cfg.Routers) {
 		r := cfg.Routers[name]
 		r.Protocol = HTTP
-		if len(r.Entrypoints) == 0 && judgesConnections(r.Rule) {
+		switch {
+		case len(r.Entrypoints) > 0:
+		case judgesConnections(r.Rule):
 			r.Protocol = TCP
+		case judgesDatagrams(r.Rule):
+			r.Protocol = UDP
 		}
-		named := map[Protocol]bool{}
-		for _, e := range r.Entrypoints {
-			switch ep := cfg.Entrypoints[e]; {
-			case ep == nil:
-			case ep.Protocol == TCP, ep.Protocol == CONNECT:
-				named[ep.Protocol] = true
-			default:
-				named[HTTP] = true
-			}
-		}
-		for _, p := range []Protocol{CONNECT, TCP} {
-			if named[p] {
-				r.Protocol = p
-			}
-			if named[p] && len(named) > 1 {
-				d.fail(CodeConflict, r.refs.entrypoints[0].at, "routers %s names entrypoints of protocol %s and others", strconv.Quote(name), p).Hint = "write a router for each protocol"
-				break
-			}
+		d.bindNamed(cfg, r)
+		d.completeRule(r)
+	}
+	d.nameless(cfg)
+}
+
+// bindNamed finds out what a router routes by the entrypoints that it names: all of one protocol.
+func (d *decoder) bindNamed(cfg *Config, r *Router) {
+	var found []Protocol
+	for _, p := range []Protocol{CONNECT, TCP, UDP, HTTP} {
+		if slices.ContainsFunc(r.Entrypoints, func(e string) bool { return r.routes(cfg.Entrypoints[e]) == p }) {
+			found = append(found, p)
 		}
 	}
+	if len(found) > 0 {
+		r.Protocol = found[0]
+	}
+	if len(found) > 1 {
+		d.fail(CodeConflict, r.refs.entrypoints[0].at, "routers %s names entrypoints of protocol %s and others", strconv.Quote(r.Name), found[0]).Hint = "write a router for each protocol"
+	}
+}
+
+// routes is what the router routes on an entrypoint that it names: on one of http with TLS it may take connections before TLS ends.
+func (r *Router) routes(e *Entrypoint) Protocol {
+	switch {
+	case e == nil:
+		return ""
+	case e.Protocol == HTTP && e.TLS != nil && r.TLS == Passthrough && judgesConnections(r.Rule):
+		e.Shared, e.TCPHalfCloseTimeout = true, halfCloseTimeout
+		return TCP
+	}
+	return e.Protocol
 }
 
 // judgesConnections reports whether a rule says by itself that it is about connections.
@@ -99,8 +115,10 @@ func (d *decoder) checkRule(r *Router, title string) {
 			at = acl.Span{File: at.File, Start: t.lit.StringOffset(m.Pos), End: t.lit.StringOffset(m.Pos + m.Len)}
 		}
 		switch {
+		case r.Protocol == UDP && !fitsDatagrams(m):
+			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of datagrams", title, m.Name).Hint = "clients are told apart by ClientIP; a router without a rule takes all"
 		case r.Protocol != TCP && m.TCP:
-			d.later(at, "matcher "+m.Name+" on http entrypoints, in "+title+", is", "this release routes requests there: Host, Path, PathPrefix, Method, Headers, Query, ClientIP")
+			d.fail(CodeRule, at, "rule in %s: matcher %s is about connections, and the router routes requests", title, m.Name).Hint = `on an http entrypoint with a tls block write tls = "passthrough", too; requests are told apart by Host`
 		case r.Protocol == TCP && !fitsConnections(m):
 			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of a tcp connection", title, m.Name).Hint = "connections are told apart by HostSNI and ClientIP; HostSNI(`*`) takes all"
 		}
@@ -152,6 +170,8 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	}
 	switch {
 	case bound:
+	case r.Protocol == UDP:
+		d.fail(CodeReference, r.Pos, "%s can be reached by no datagram: there is no udp entrypoint", title).Hint = `add one: entrypoints "dns" { address = ":53", protocol = "udp" }`
 	case r.Protocol == TCP:
 		d.fail(CodeReference, r.Pos, "%s can be reached by no connection: there is no tcp entrypoint", title).Hint = `add one: entrypoints "db" { address = ":5432", protocol = "tcp" }`
 	default:
@@ -164,10 +184,19 @@ func (d *decoder) checkTLSMode(cfg *Config, r *Router, title string) {
 	if !r.refs.tls.ok {
 		return
 	}
-	if r.Protocol != TCP {
+	if r.Protocol == UDP {
+		d.fail(CodeConflict, r.refs.tls.at, "tls in %s has no effect on datagrams", title)
+		return
+	}
+	switch {
+	case r.Protocol != TCP && r.TLS == Passthrough:
+		d.fail(CodeConflict, r.refs.tls.at, "%s passes TLS through, and routes what is inside it", title).Hint = "pass it through by HostSNI, on a tcp entrypoint or on an http one with a tls block"
+		return
+	case r.Protocol != TCP:
 		d.later(r.refs.tls.at, "tls in "+title+", on http entrypoints, is", "this release terminates TLS there, as the entrypoint says")
 		return
 	}
+	d.checkShared(cfg, r, title)
 	for _, name := range sortedKeys(cfg.Entrypoints) {
 		e := cfg.Entrypoints[name]
 		bound := len(r.Entrypoints) == 0 && !e.OnlyByName() || slices.Contains(r.Entrypoints, name)
@@ -178,12 +207,26 @@ func (d *decoder) checkTLSMode(cfg *Config, r *Router, title string) {
 	}
 }
 
+// checkShared reports a router that takes every connection of an http entrypoint, and so leaves none for requests.
+func (d *decoder) checkShared(cfg *Config, r *Router, title string) {
+	if r.Rule == nil || r.Rule.NeedsSNI() {
+		return
+	}
+	for _, e := range r.Entrypoints {
+		if ep := cfg.Entrypoints[e]; ep != nil && ep.Shared {
+			d.fail(CodeConflict, r.refs.rule.at, "rule in %s takes every connection of entrypoints %s, which leaves no request", title, strconv.Quote(e)).Hint = "write HostSNI with a name"
+		}
+	}
+}
+
 // checkStep reports a middleware of the other protocol. m is nil for one that the program brings along: those serve
 // requests.
 func (d *decoder) checkStep(m *Middleware, t text, r *Router, title string) {
 	registered := m == nil && slices.Contains(d.registered, t.s)
 	switch {
 	case m == nil && !registered || m != nil && m.Type == "":
+	case r.Protocol == UDP:
+		d.bad(t, CodeConflict, "%s routes datagrams, which pass no middleware", title).Hint = "ClientIP in the rule chooses clients, and udp_max_sessions of the entrypoint bounds them"
 	case r.Protocol == TCP && (registered || m.Type != "tcp-filter"):
 		d.bad(t, CodeConflict, "%s routes connections, and middlewares %s serves requests", title, t.quote()).Hint = "a tcp router takes middlewares of type tcp-filter"
 	case r.Protocol != TCP && m != nil && m.Type == "tcp-filter":
@@ -196,6 +239,10 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 	if s == nil {
 		return
 	}
+	if r.Protocol == UDP {
+		d.checkDatagramBackends(s, title)
+		return
+	}
 	if lb := &s.LoadBalancer; r.Protocol != TCP && lb.Transport.SendProxy > 0 {
 		d.fail(CodeConflict, lb.SendProxyPos, "send_proxy of services %s has no effect on %s: its connections to backends serve many clients", strconv.Quote(s.Name), title).Hint = "backends of http routers learn the client from X-Forwarded-For"
 		return
@@ -206,6 +253,8 @@ func (d *decoder) checkBackends(s *Service, r *Router, title string) {
 	}
 	for _, srv := range s.LoadBalancer.Servers {
 		switch {
+		case srv.Scheme == "udp":
+			d.fail(CodeConflict, srv.Pos, "%s sends no datagrams, and services %s has udp backends", title, strconv.Quote(s.Name)).Hint = "give datagrams a udp entrypoint and a router of their own"
 		case r.Protocol == HTTP && isStream(srv.Scheme):
 			d.fail(CodeConflict, srv.Pos, "%s sends requests to services %s, whose backends name no protocol", title, strconv.Quote(s.Name)).Hint = `write "http://host:port"`
 		case r.Protocol == TCP && srv.Scheme == "https":

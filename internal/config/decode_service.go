@@ -75,7 +75,8 @@ func (d *decoder) loadBalancer(o *object, lb *LoadBalancer) {
 	lb.StreamIdleTimeout = o.duration("stream_idle_timeout", lb.StreamIdleTimeout)
 	lb.StreamTotalTimeout = o.duration("stream_total_timeout", lb.StreamTotalTimeout)
 	lb.Servers = d.servers(o)
-	tcp := slices.ContainsFunc(lb.Servers, func(s Server) bool { return isStream(s.Scheme) })
+	udp := d.datagramServers(lb.Servers, o)
+	tcp := !udp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return isStream(s.Scheme) })
 	if tcp && slices.ContainsFunc(lb.Servers, func(s Server) bool { return !isStream(s.Scheme) && !strings.HasPrefix(s.Addr, "unix:") }) {
 		d.fail(CodeConflict, o.at, "the servers of %s are not all tcp backends, or all http backends", o.title)
 	}
@@ -83,7 +84,7 @@ func (d *decoder) loadBalancer(o *object, lb *LoadBalancer) {
 	if web && slices.ContainsFunc(lb.Servers, func(s Server) bool { return !s.WebSocket && !strings.HasPrefix(s.Addr, "unix:") }) {
 		d.fail(CodeConflict, o.at, "the servers of %s are not all ws and wss backends, or none of them", o.title).Hint = "write http:// and https:// where requests are served, too: WebSocket is passed on there as well"
 	}
-	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp)
+	lb.HealthCheck = d.healthCheck(o.child("health_check"), tcp || udp)
 	if st := o.child("sticky"); st != nil {
 		t := st.str("cookie", true)
 		if t.ok && !isToken(t.s) {
@@ -121,15 +122,15 @@ func (d *decoder) servers(o *object) []Server {
 	return out
 }
 
-// healthCheck decodes how backends are probed; those of tcp by connecting alone.
-func (d *decoder) healthCheck(o *object, tcp bool) *HealthCheck {
+// healthCheck decodes how backends are probed; those that no protocol is known of by connecting alone, or knocking.
+func (d *decoder) healthCheck(o *object, nameless bool) *HealthCheck {
 	if o == nil {
 		return nil
 	}
 	h := &HealthCheck{}
 	protocol, written := enum(o, "protocol", "http", "http", "grpc")
-	h.GRPC = protocol == "grpc" && !tcp
-	path := o.str("path", !tcp && !h.GRPC)
+	h.GRPC = protocol == "grpc" && !nameless
+	path := o.str("path", !nameless && !h.GRPC)
 	if path.ok && !h.GRPC && (!strings.HasPrefix(path.s, "/") || strings.ContainsAny(path.s, "# \t\r\n\x00")) {
 		d.bad(path, CodeValue, "path in %s must begin with / and hold no blank, fragment or control character", o.title)
 	}
@@ -139,8 +140,8 @@ func (d *decoder) healthCheck(o *object, tcp bool) *HealthCheck {
 		d.bad(service, CodeValue, "grpc_service in %s must be the full name of a service, such as \"shop.v1.Orders\", of at most 255 characters", o.title)
 	}
 	h.GRPCService = service.s
-	switch connecting := "a tcp backend is probed by connecting to it"; {
-	case tcp:
+	switch connecting := "a tcp backend is probed by connecting to it, a udp one by an empty datagram"; {
+	case nameless:
 		d.needless(o, path, "path", connecting)
 		d.needless(o, written, "protocol", connecting)
 		d.needless(o, service, "grpc_service", connecting)

@@ -50,7 +50,7 @@ func (d *decoder) tlsOfEntrypoint(o *object, t *TLS) {
 		c.finish(nil)
 	}
 	t.StrictSNI = o.boolean("strict_sni", false)
-	t.ALPN = d.alpn(o)
+	t.ALPN = d.alpn(o, HTTP3)
 	var auth text
 	t.ClientAuth, auth = enum(o, "client_auth", ClientAuthOff, ClientAuthOff, ClientAuthRequest, ClientAuthRequire)
 	switch {
@@ -62,11 +62,12 @@ func (d *decoder) tlsOfEntrypoint(o *object, t *TLS) {
 	}
 }
 
-// alpn decodes the protocols that are offered.
-func (d *decoder) alpn(o *object) []string {
-	known := []string{"h2", "http/1.1"}
-	if f := o.take("alpn"); f == nil {
-		return known
+// alpn decodes the protocols that are offered, which are h2, http/1.1 and those of more.
+func (d *decoder) alpn(o *object, more ...string) []string {
+	known := append([]string{"h2", "http/1.1"}, more...)
+	f := o.take("alpn")
+	if f == nil {
+		return known[:2]
 	} else if f.val.Kind == acl.List && len(f.val.List) == 0 {
 		d.fail(CodeValue, f.val.Span, "alpn in %s is empty", o.title)
 	}
@@ -81,7 +82,21 @@ func (d *decoder) alpn(o *object) []string {
 			out = append(out, t.s)
 		}
 	}
+	if slices.Equal(out, []string{HTTP3}) {
+		d.fail(CodeConflict, f.val.Span, "alpn in %s has h3 alone", o.title).Hint = "clients learn of h3 over h2 or http/1.1"
+	}
 	return out
+}
+
+// http3 reports what an entrypoint with HTTP/3 cannot have.
+func (d *decoder) http3(t *object, e *Entrypoint) {
+	switch {
+	case !e.TLS.HTTP3():
+	case strings.HasPrefix(e.Address, "unix:"):
+		d.fail(CodeConflict, t.where("alpn"), "h3 in alpn in %s needs an address of UDP, which a unix socket does not have", t.title)
+	case len(e.ProxyProtocol) > 0:
+		d.fail(CodeConflict, t.where("alpn"), "h3 in alpn in %s does not go with proxy_protocol, which UDP does not have", t.title)
+	}
 }
 
 // Directories of the authority that is asked when none is written.

@@ -124,6 +124,7 @@ func entrypointTree(e *Entrypoint) any {
 		"tcp_half_close_timeout":   when(e.Protocol == TCP || e.Protocol == CONNECT, dur(e.TCPHalfCloseTimeout)),
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
+		"udp_balance":              when(e.Protocol == UDP, string(e.UDPBalance)),
 		"egress":                   egressTree(e.Egress),
 	}
 }

@@ -43,6 +43,9 @@ func (d *decoder) checkAddresses(cfg *Config) {
 		e := cfg.Entrypoints[name]
 		if e.Address != "" && !e.Tunnelled() {
 			all = append(all, bound{"entrypoints " + strconv.Quote(name), e.AddressPos, e.Address, e.Protocol == UDP})
+			if e.TLS.HTTP3() {
+				all = append(all, bound{"h3 of entrypoints " + strconv.Quote(name), e.AddressPos, e.Address, true})
+			}
 		}
 	}
 	slices.SortStableFunc(all, func(a, b bound) int {

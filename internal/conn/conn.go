@@ -1,6 +1,7 @@
 // Package conn is byte-stream connections: what is known of one (Info), the kernel's without the standard library's
 // detours (Raw, Linux), coarse alarms that interrupt a wait (Clock, Alarm), relaying between two, listeners with
-// handed-over descriptors, and an in-memory network for tests. It knows nothing of HTTP. Connections live as long as
+// handed-over descriptors, and an in-memory network for tests; and sockets of datagrams, read and written in batches
+// (Batch, Poll, Linux). It knows nothing of HTTP. Connections live as long as
 // their owner; the Clock lives as long as the process.
 package conn
 

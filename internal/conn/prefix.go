@@ -67,6 +67,14 @@ func (p *prefixed) PeerGone() bool {
 	return ok && b.PeerGone()
 }
 
+// FD is the descriptor of the connection below, for probes; -1 when it has none.
+func (p *prefixed) FD() int {
+	if d, ok := p.Conn.(interface{ FD() int }); ok {
+		return d.FD()
+	}
+	return -1
+}
+
 // Abort closes with a reset where that is possible.
 func (p *prefixed) Abort() error {
 	if a, ok := p.Conn.(interface{ Abort() error }); ok {

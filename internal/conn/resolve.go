@@ -2,6 +2,7 @@ package conn
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -56,4 +57,23 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]string, error) {
 		out = append(out, known[(i+k)%len(known)])
 	}
 	return out, nil
+}
+
+// Literal is the address that is dialed, if Addr is one: nothing has to be looked up then.
+func (d *Dialer) Literal() (string, bool) {
+	host, _, err := net.SplitHostPort(d.Addr)
+	if err != nil {
+		return "", false
+	}
+	_, err = netip.ParseAddr(host)
+	return d.Addr, err == nil
+}
+
+// Addresses looks up what connections are opened to, the one whose turn it is first.
+func (d *Dialer) Addresses(ctx context.Context) ([]string, error) {
+	addrs, err := d.names.lookup(ctx, d.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrResolve, err)
+	}
+	return addrs, nil
 }

@@ -148,7 +148,11 @@ func (s *hostStream) run(ctx context.Context) error {
 		}
 		s.orders.Go(func() {
 			defer func() { <-s.room }()
-			s.answer(o.GetId(), s.carryOut(ctx, o))
+			err := s.carryOut(ctx, o)
+			if err != nil && ctx.Err() != nil {
+				return // it failed because the stream ends, which is no failure of the actor's: without an outcome it is tried again
+			}
+			s.answer(o.GetId(), err)
 		})
 	}
 }

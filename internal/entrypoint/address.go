@@ -23,6 +23,7 @@ type address struct {
 	host   string     // a name to resolve; "" none
 	ip     netip.Addr // invalid: every address of both families, or a name
 	port   uint16     // 0: the system chooses
+	udp    bool       // of datagrams
 }
 
 // resolveTimeout bounds the look-up of a name at bind.
@@ -63,6 +64,19 @@ func parseAddress(text, entrypoint string) (address, error) {
 	if a.port == 0 {
 		a.key += "/" + entrypoint
 	}
+	return a, nil
+}
+
+// addressOf is the address that an entrypoint wants.
+func addressOf(o *Options, entrypoint string) (address, error) {
+	a, err := parseAddress(o.Address, entrypoint)
+	if err != nil || o.Datagrams == nil {
+		return a, err
+	}
+	if a.path != "" {
+		return a, errors.New("is a unix socket, which has no datagrams")
+	}
+	a.udp, a.key = true, "udp:"+a.key
 	return a, nil
 }
 
@@ -120,11 +134,23 @@ func (a *address) literal() string {
 // overlaps reports whether the kernel would refuse to bind a while the socket bound to other exists, although the two
 // are written differently.
 func (a *address) overlaps(other net.Addr) bool {
-	t, ok := other.(*net.TCPAddr)
-	if !ok || a.path != "" || a.port == 0 || int(a.port) != t.Port {
+	var at netip.AddrPort
+	switch o := other.(type) {
+	case *net.TCPAddr:
+		if a.udp {
+			return false
+		}
+		at = o.AddrPort()
+	case *net.UDPAddr:
+		if !a.udp {
+			return false
+		}
+		at = o.AddrPort()
+	}
+	if !at.IsValid() || a.path != "" || a.port == 0 || a.port != at.Port() {
 		return false
 	}
-	o := t.AddrPort().Addr().Unmap()
+	o := at.Addr().Unmap()
 	return !a.ip.IsValid() || a.ip.IsUnspecified() || o.IsUnspecified() || a.ip == o
 }
 
@@ -134,14 +160,21 @@ func (a *address) is(bound net.Addr) bool {
 	case *net.UnixAddr:
 		return a.path != "" && a.path == b.Name
 	case *net.TCPAddr:
-		ip := b.AddrPort().Addr().Unmap()
-		if a.path != "" || a.port != 0 && int(a.port) != b.Port {
-			return false
-		}
-		if !a.ip.IsValid() {
-			return ip.IsUnspecified()
-		}
-		return a.ip == ip
+		return a.path == "" && !a.udp && a.matches(b.AddrPort())
+	case *net.UDPAddr:
+		return a.udp && a.matches(b.AddrPort())
 	}
 	return false
+}
+
+// matches compares an address of the Internet with a bound one.
+func (a *address) matches(bound netip.AddrPort) bool {
+	ip := bound.Addr().Unmap()
+	if a.port != 0 && a.port != bound.Port() {
+		return false
+	}
+	if !a.ip.IsValid() {
+		return ip.IsUnspecified()
+	}
+	return a.ip == ip
 }

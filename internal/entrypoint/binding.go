@@ -73,7 +73,14 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	if o.MaxPerClient > 0 {
 		defer b.counts.clients.leave(c.Info().Remote.Addr())
 	}
-	if o.Streams != nil {
+	pass := o.Streams != nil
+	if o.Passes != nil {
+		var err error
+		if c, pass, err = b.classify(c, o); err != nil {
+			return
+		}
+	}
+	if pass {
 		b.stream(c, o)
 		return
 	}

@@ -47,12 +47,19 @@ type Options struct {
 	// `[::]` are every address of that one family, an empty host is every address of both. A name is resolved when
 	// it is bound, and its first IPv4 address is preferred.
 	Address string
-	// HTTP serves connections; required unless Streams is set. In clear text it also gets those that speak HTTP/2 from their first byte on.
+	// HTTP serves connections; required unless Streams or Datagrams is set. In clear text it also gets those that speak HTTP/2 from their first byte on.
 	HTTP Serve
 	// Streams, if set, serves connections as they are, instead of HTTP and H2.
 	Streams *Streams
+	// Datagrams, if set, makes it an entrypoint of datagrams: nothing else but Address counts then.
+	Datagrams *Datagrams
 	// H2 serves TLS connections that agreed on h2; nil gives them to HTTP.
 	H2 Serve
+	// HTTP3 has the UDP socket of the same address served as well, by Setup.QUIC. It needs TLS and an IP address.
+	HTTP3 bool
+	// Passes reports whether a connection goes to Streams as it is, by the server name that its client asks for, before TLS
+	// ends here; nil: none does, and Streams serves all or is nil.
+	Passes func(client netip.Addr, serverName string) bool
 	// TLS is asked for the configuration of each new connection; nil is clear text. A nil configuration refuses the
 	// connection.
 	TLS func() *tls.Config
@@ -103,6 +110,8 @@ type Stats struct {
 	ProxyFailures     uint64 // closed: no PROXY protocol header, or a bad one
 	AcceptErrors      uint64 // out of descriptors or memory; accepting paused
 	Panics            uint64 // connections that ended in a recovered panic
+	// Datagrams of an entrypoint of them, whose sessions are counted as connections; nil of others.
+	Datagrams *DatagramStats
 }
 
 // counts are the live form of Stats.
@@ -111,6 +120,7 @@ type counts struct {
 	accepted, refused, handshakes, acceptErrors, panicked atomic.Uint64
 	proxied                                               atomic.Uint64
 	clients                                               clients
+	datagrams                                             datagramCounts
 }
 
 // Setup is what a Set is made with.
@@ -122,6 +132,8 @@ type Setup struct {
 	Sockets int
 	// Listen replaces the kernel, for in-memory networks; nil binds sockets. Its network is tcp, tcp4, tcp6 or unix.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// QUIC serves UDP sockets; nil: no entrypoint can have HTTP/3.
+	QUIC OpenQUIC
 	// Inherited sockets are used instead of binding; nil is none. The set closes those it takes.
 	Inherited *Inherited
 }
@@ -136,9 +148,13 @@ type Set struct {
 	table   map[string]*binding
 	retired map[*binding]struct{} // out of the table, with connections left
 	counts  map[string]*counts
-	plan    *Plan // the one under way
-	busy    bool  // a plan is being prepared
+	packets map[string]*packets // UDP sockets by address, those among them that end
+	udp     map[string]*packets // those of the table
+	plan    *Plan               // the one under way
+	busy    bool                // a plan is being prepared
 	stopped bool
+
+	closing sync.WaitGroup // UDP sockets that end
 }
 
 // NewSet makes an empty set. It starts nothing.
@@ -151,6 +167,7 @@ func NewSet(s Setup) *Set {
 	}
 	return &Set{
 		log: s.Logger, setup: s, table: map[string]*binding{}, retired: map[*binding]struct{}{}, counts: map[string]*counts{},
+		packets: map[string]*packets{},
 	}
 }
 
@@ -177,6 +194,9 @@ func (s *Set) Stats() []Stats {
 		}
 		if b := s.table[name]; b != nil {
 			st.Address = b.sock.bound.String()
+			if b.sock.addr.udp {
+				st.Datagrams = c.datagrams.stats()
+			}
 		}
 		all = append(all, st)
 	}
@@ -204,14 +224,26 @@ func (s *Set) Drain(mode drain.Mode) {
 	}
 	s.mu.Lock()
 	live := s.bindings()
-	table := s.table
+	table, udp := s.table, s.udp
+	s.udp = nil
 	s.mu.Unlock()
+	for _, pk := range udp {
+		if mode == drain.Gentle {
+			pk.quic.Cede() // who has come before that is still served
+		} else {
+			pk.door.owner.Store(nil)
+		}
+	}
+	s.dropPackets(udp, time.Hour) // the drain has its own deadline
 	var wg sync.WaitGroup
 	for _, b := range table {
 		wg.Go(func() {
-			if mode == drain.Gentle {
+			switch {
+			case b.sock.addr.udp:
+				b.sock.drain(b, mode == drain.Gentle)
+			case mode == drain.Gentle:
 				b.sock.leave()
-			} else {
+			default:
 				b.sock.retire(b)
 			}
 		})
@@ -267,6 +299,7 @@ const afterForce = 5 * time.Second
 func (s *Set) Shutdown(ctx context.Context, mode drain.Mode) (int, error) {
 	s.Drain(mode)
 	if s.Wait(ctx) == nil {
+		s.closing.Wait()
 		return 0, nil
 	}
 	forced := s.Force()
@@ -275,6 +308,7 @@ func (s *Set) Shutdown(ctx context.Context, mode drain.Mode) (int, error) {
 	if err := s.Wait(ctx); err != nil {
 		return forced, fmt.Errorf("waiting for forced connections: %w", err)
 	}
+	s.closing.Wait()
 	return forced, nil
 }
 

@@ -6,14 +6,18 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Inherited holds listening sockets that another process has passed on: the service manager, or the process that this
 // one replaces. Descriptors and their names follow systemd's convention (sd_listen_fds(3)). A nil Inherited is empty.
 type Inherited struct {
 	log *slog.Logger
+
+	held atomic.Bool // see Hold
 
 	mu    sync.Mutex // guards socks
 	socks []inheritedSocket
@@ -24,13 +28,24 @@ type inheritedSocket struct {
 	name  string
 	file  *os.File
 	bound net.Addr
+	pred  *os.File // of UDP: the end of a pair that leads to the process that had the socket; nil: there is none
 }
+
+func (s *inheritedSocket) close() error {
+	if s.pred != nil {
+		_ = s.pred.Close()
+	}
+	return s.file.Close()
+}
+
+// udp reports whether it is a socket of UDP.
+func (s *inheritedSocket) udp() bool { return s.bound.Network() == "udp" }
 
 // unnamed are names that carry no meaning; such sockets are matched by their address.
 var unnamed = []string{"", "unknown", "stored", "connection"}
 
-// Inherit takes over descriptors. Names beyond their number, or missing ones, are unnamed. What is not a listening
-// stream socket is closed with a warning.
+// Inherit takes over descriptors. Names beyond their number, or missing ones, are unnamed. What is neither a listening
+// stream socket nor one of datagrams is closed with a warning.
 func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -46,9 +61,32 @@ func Inherit(names []string, fds []int, log *slog.Logger) *Inherited {
 			log.Warn("an inherited descriptor is not used", "name", name, "descriptor", fd, "error", err)
 			continue
 		}
-		h.socks = append(h.socks, inheritedSocket{name, f, bound})
+		h.add(inheritedSocket{name: name, file: f, bound: bound})
 	}
 	return h
+}
+
+// add takes a descriptor in. The end of a pair belongs to the UDP socket in front of it.
+func (h *Inherited) add(s inheritedSocket) {
+	if s.bound.Network() != pairNetwork {
+		h.socks = append(h.socks, s)
+		return
+	}
+	if n := len(h.socks); n > 0 && h.socks[n-1].udp() && h.socks[n-1].pred == nil {
+		h.socks[n-1].pred = s.file
+		return
+	}
+	h.log.Warn("an inherited descriptor is not used", "name", s.name, "error", "it belongs to no UDP socket")
+	_ = s.file.Close()
+}
+
+// Hold leaves inherited sockets of datagrams to the process that has passed them on, until Set.TakeOver.
+func (h *Inherited) Hold() { h.held.Store(true) }
+
+func (h *Inherited) release() {
+	if h != nil {
+		h.held.Store(false)
+	}
 }
 
 func anonymous(name string) bool {
@@ -71,11 +109,13 @@ func (h *Inherited) pick(name string, a *address) ([]inheritedSocket, error) {
 	var mine, rest []inheritedSocket
 	named := false
 	for _, s := range h.socks {
-		named = named || s.name == name
+		named = named || s.name == name && s.udp() == a.udp
 	}
 	var bound net.Addr
 	for _, s := range h.socks {
 		switch {
+		case s.udp() != a.udp:
+			rest = append(rest, s)
 		case named && s.name == name && !a.is(s.bound):
 			return nil, fmt.Errorf("the inherited socket of that name is bound to %s", s.bound)
 		case named && s.name == name, !named && anonymous(s.name) && a.is(s.bound):
@@ -103,6 +143,9 @@ func (h *Inherited) take(sock *socket, name string, accept rawAccept) (bool, err
 		return false, err
 	}
 	sock.inherited = true
+	if sock.addr.udp {
+		return true, sock.adoptDatagrams(mine, h.held.Load)
+	}
 	return true, sock.adoptFiles(mine, accept)
 }
 
@@ -135,10 +178,42 @@ func (h *Inherited) Close() error {
 	var errs []error
 	for _, s := range h.socks {
 		h.log.Warn("an inherited socket is not used", "name", s.name, "address", s.bound.String())
-		errs = append(errs, s.file.Close())
+		errs = append(errs, s.close())
 	}
 	h.socks = nil
 	return errors.Join(errs...)
+}
+
+// takePackets gives the UDP socket beside a TCP one, if there is one with the entrypoint's name, or without a name, of that
+// address.
+func (h *Inherited) takePackets(name string, tcp *net.TCPAddr) (*net.UDPConn, *net.UnixConn, error) {
+	if h == nil {
+		return nil, nil, nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, p := range h.socks {
+		udp, ok := p.bound.(*net.UDPAddr)
+		if !ok || p.name != name && !anonymous(p.name) || udp.Port != tcp.Port || udp.AddrPort().Addr().Unmap() != tcp.AddrPort().Addr().Unmap() {
+			continue
+		}
+		h.socks = slices.Delete(h.socks, i, i+1)
+		defer func() { _ = p.close() }() // what is used are copies
+		pc, err := net.FilePacketConn(p.file)
+		if err != nil {
+			return nil, nil, err
+		}
+		conn, ok := pc.(*net.UDPConn)
+		if !ok || p.pred == nil {
+			return conn, nil, nil
+		}
+		pred, err := net.FileConn(p.pred)
+		if err != nil {
+			return nil, nil, errors.Join(err, pc.Close())
+		}
+		return conn, pred.(*net.UnixConn), nil
+	}
+	return nil, nil, nil
 }
 
 // Files returns a copy of every listening socket with the name of its entrypoint, which repeats for the sockets of
@@ -146,7 +221,7 @@ func (h *Inherited) Close() error {
 // cannot carry are given as "unknown", and are then found by address.
 func (s *Set) Files() (names []string, files []*os.File, err error) {
 	s.mu.Lock()
-	table := s.table
+	table, udp := s.table, s.udp
 	s.mu.Unlock()
 	for name, b := range table {
 		b.sock.passedOn.Store(true)
@@ -161,8 +236,39 @@ func (s *Set) Files() (names []string, files []*os.File, err error) {
 			names, files = append(names, descriptorName(name)), append(files, f)
 		}
 	}
+	for name, pk := range udp {
+		handed, herr := pk.handOver()
+		files = append(files, handed...)
+		for range handed {
+			names = append(names, descriptorName(name))
+		}
+		if herr != nil {
+			for _, f := range files {
+				_ = f.Close()
+			}
+			return nil, nil, fmt.Errorf("entrypoint %s: handing its UDP socket over: %w", name, herr)
+		}
+	}
 	return names, files, nil
 }
+
+// handOver makes the descriptors for a process that takes the socket over: a copy, and the end of a pair behind it.
+func (pk *packets) handOver() ([]*os.File, error) {
+	next, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	f, err := pk.quic.HandOver(next)
+	if err != nil {
+		_ = next.Close()
+		_ = theirs.Close()
+		return nil, err
+	}
+	return []*os.File{f, theirs}, nil
+}
+
+// pairNetwork is what the net package calls the sockets of a pair: a Unix socket that keeps messages apart.
+const pairNetwork = "unixpacket"
 
 // descriptorName is the name as LISTEN_FDNAMES can carry it.
 func descriptorName(name string) string {

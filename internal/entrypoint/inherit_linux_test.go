@@ -226,25 +226,35 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// What is no listening stream socket is refused with a warning.
+// What is neither a listening stream socket nor one of UDP for everybody is refused with a warning.
 func TestInheritRefuses(t *testing.T) {
 	file, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	connected, err := net.Dial("udp", "127.0.0.1:9")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = udp.Close() }()
-	udpFile, err := udp.(*net.UDPConn).File()
+	defer func() { _ = connected.Close() }()
+	udpFile, err := connected.(*net.UDPConn).File()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = udpFile.Close() }()
+	gram, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = gram.Close() }()
+	gramFile, err := gram.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = gramFile.Close() }()
 	var fds []int
-	for _, f := range []*os.File{file, udpFile} {
+	for _, f := range []*os.File{file, gramFile, udpFile} {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -253,8 +263,8 @@ func TestInheritRefuses(t *testing.T) {
 	}
 	var log lockedBuffer
 	in := entrypoint.Inherit([]string{"a"}, append(fds, 1<<20), slog.New(slog.NewTextHandler(&log, nil)))
-	if n := strings.Count(log.String(), "is not used"); n != 3 {
-		t.Errorf("%d warnings, want 3:\n%s", n, log.String())
+	if n := strings.Count(log.String(), "is not used"); n != 4 {
+		t.Errorf("%d warnings, want 4:\n%s", n, log.String())
 	}
 	if err := in.Close(); err != nil {
 		t.Error(err)

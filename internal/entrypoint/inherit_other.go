@@ -3,6 +3,7 @@
 package entrypoint
 
 import (
+	"errors"
 	"net"
 	"os"
 )
@@ -31,4 +32,9 @@ func (s *socket) adoptFiles(socks []inheritedSocket, _ rawAccept) error {
 	s.bound = ln.Addr()
 	s.acceptors = []acceptor{&plainAcceptor{ln: ln}}
 	return nil
+}
+
+// socketPair is not to be had: an entrypoint with HTTP/3 cannot be handed over.
+func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
+	return nil, nil, errors.ErrUnsupported
 }

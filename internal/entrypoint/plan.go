@@ -38,6 +38,8 @@ type Plan struct {
 	prevOpts map[*binding]*Options // of those in both
 	created  []*socket
 
+	packets, prevPackets map[string]*packets // UDP sockets by entrypoint
+
 	mu    sync.Mutex // guards stage, and is held for the whole of a step
 	stage stage
 }
@@ -67,22 +69,25 @@ func (s *Set) Prepare(ctx context.Context, wanted map[string]*Options) (*Plan, e
 	s.busy = true
 	p := &Plan{
 		set: s, prev: s.table, next: map[string]*binding{}, opts: map[*binding]*Options{}, prevOpts: map[*binding]*Options{},
+		packets: map[string]*packets{}, prevPackets: s.udp,
 	}
 	s.mu.Unlock()
 
 	err := p.bindAll(ctx, wanted)
 
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.busy = false
 	if err == nil && s.stopped {
 		err = ErrStopped
 	}
+	if err == nil {
+		s.plan = p
+	}
+	s.mu.Unlock()
 	if err != nil {
 		p.closeCreated()
 		return nil, err
 	}
-	s.plan = p
 	return p, nil
 }
 
@@ -97,7 +102,7 @@ func (p *Plan) bindAll(ctx context.Context, wanted map[string]*Options) error {
 	names := slices.Sorted(maps.Keys(wanted))
 	var errs []error
 	for _, name := range names {
-		a, err := parseAddress(wanted[name].Address, name)
+		a, err := addressOf(wanted[name], name)
 		if other, taken := users[a.key]; err == nil && taken {
 			err = fmt.Errorf("entrypoint %s has the same address", other)
 		}
@@ -127,6 +132,11 @@ func (p *Plan) bindAll(ctx context.Context, wanted map[string]*Options) error {
 			}
 		}
 		p.add(name, sock, wanted[name])
+		if wanted[name].HTTP3 {
+			if err := p.holdPackets(ctx, p.next[name]); err != nil {
+				errs = append(errs, &BindError{name, a.text, err})
+			}
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -143,13 +153,17 @@ func (p *Plan) bind(ctx context.Context, name string, a address, leaving []*sock
 		p.created = append(p.created, sock)
 		return sock, nil
 	}
+	shared := slices.ContainsFunc(leaving, func(l *socket) bool { return a.overlaps(l.bound) })
 	took, err := s.setup.Inherited.take(sock, name, s.acceptRaw)
 	switch {
 	case err != nil || took:
+	case a.udp && s.setup.Listen != nil:
+		err = errors.New("this network has no datagrams")
+	case a.udp:
+		err = bindDatagrams(sock, s.setup.Sockets, shared)
 	case s.setup.Listen != nil:
 		err = sock.bindPlain(ctx, s.setup.Listen)
 	default:
-		shared := slices.ContainsFunc(leaving, func(l *socket) bool { return a.overlaps(l.bound) })
 		err = bindKernel(sock, s.setup.Sockets, shared, s.acceptRaw)
 	}
 	if err != nil {
@@ -198,12 +212,13 @@ func (p *Plan) Commit() {
 			b.counts = s.counts[name]
 		}
 	}
-	s.table = p.next
+	s.table, s.udp = p.next, p.packets
 	s.mu.Unlock()
 	for b, o := range p.opts {
 		b.opts.Store(o)
 	}
 	p.assign(p.next, p.prev)
+	assignPackets(p.packets, p.prevPackets, p.next)
 }
 
 // assign gives each socket of to its owner, and none to those of from that are not in to.
@@ -232,6 +247,7 @@ func (p *Plan) Finish(bound time.Duration) {
 		return
 	}
 	p.stage = settled
+	p.set.dropPackets(p.prevPackets, bound)
 	p.retire(p.prev, p.next, bound)
 	p.release()
 }
@@ -247,7 +263,7 @@ func (p *Plan) Revert(bound time.Duration) {
 	p.stage = settled
 	s := p.set
 	s.mu.Lock()
-	s.table = p.prev
+	s.table, s.udp = p.prev, p.prevPackets
 	for name, b := range p.prev {
 		s.counts[name] = b.counts // an older binding of that name may have taken them along
 	}
@@ -256,6 +272,8 @@ func (p *Plan) Revert(bound time.Duration) {
 		b.opts.Store(o)
 	}
 	p.assign(p.prev, p.next)
+	assignPackets(p.prevPackets, p.packets, p.prev)
+	s.dropPackets(p.packets, bound)
 	p.retire(p.next, p.prev, bound)
 	p.release()
 }
@@ -288,6 +306,7 @@ func (p *Plan) closeCreated() {
 	for _, sock := range p.created {
 		sock.close(true)
 	}
+	p.set.dropPackets(p.packets, 0)
 }
 
 // retire ends the bindings of from that are not in to, and the sockets that only from has.

@@ -216,20 +216,28 @@ func bindKernel(s *socket, n int, shared bool, accept rawAccept) error {
 		}
 		return s.adopt([]int{fd}, accept)
 	}
-	a := s.addr
+	fds, err := bindGroup(s.addr, n, shared, bindIP)
+	if err != nil {
+		return err
+	}
+	return s.adopt(fds, accept)
+}
+
+// bindGroup binds n sockets to one address; the first as a member, too, with shared set.
+func bindGroup(a address, n int, shared bool, bind func(a *address, member bool) (int, error)) ([]int, error) {
 	fds := make([]int, 0, n)
 	for i := range n {
-		fd, err := bindIP(&a, shared || i > 0)
+		fd, err := bind(&a, shared || i > 0)
 		if err != nil {
 			closeAll(fds)
-			return err
+			return nil, err
 		}
 		fds = append(fds, fd)
 		if a.port == 0 { // the others share what the system chose
 			a.port = localAddr(fd).Port()
 		}
 	}
-	return s.adopt(fds, accept)
+	return fds, nil
 }
 
 func closeAll(fds []int) {
@@ -282,7 +290,7 @@ func netAddr(sa unix.Sockaddr) net.Addr {
 // it is bound like an ordinary socket, so that an address in use by anybody is refused, also one whose user would
 // share it, and becomes the head of the group only then.
 func bindIP(a *address, member bool) (int, error) {
-	fd, sa, err := openIP(a)
+	fd, sa, err := openIP(a, unix.SOCK_STREAM)
 	ok := false
 	defer func() {
 		if !ok && fd >= 0 {
@@ -314,10 +322,10 @@ func bindIP(a *address, member bool) (int, error) {
 	return fd, nil
 }
 
-// openIP makes a socket of the family that a needs. An address without an IP is served by one IPv6 socket for both
+// openIP makes a socket of a type, of the family that a needs. An address without an IP is served by one IPv6 socket for both
 // families, where the kernel has IPv6.
-func openIP(a *address) (int, unix.Sockaddr, error) {
-	const kind = unix.SOCK_STREAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+func openIP(a *address, kind int) (int, unix.Sockaddr, error) {
+	kind |= unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 	if a.ip.Is4() {
 		fd, err := unix.Socket(unix.AF_INET, kind, 0)
 		return fd, &unix.SockaddrInet4{Port: int(a.port), Addr: a.ip.As4()}, os.NewSyscallError("socket", err)

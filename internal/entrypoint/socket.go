@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // acceptor is one listening socket.
@@ -34,7 +36,10 @@ type socket struct {
 
 	owner   atomic.Pointer[binding] // nil: connections wait in the queue
 	running sync.WaitGroup          // accept loops
-	done    chan struct{}           // closed when the socket is
+	// of a socket of datagrams
+	sessions atomic.Int64
+	pins     atomic.Pointer[pins] // from the process that this one has replaced; nil: none are left
+	done     chan struct{}        // closed when the socket is
 
 	mu     sync.Mutex // guards the rest
 	wake   chan struct{}
@@ -58,11 +63,31 @@ func (s *socket) assign(b *binding) {
 	close(s.wake)
 	s.wake = make(chan struct{})
 	if b == nil || s.begun {
+		s.attend()
 		return
 	}
 	s.begun = true
 	for _, a := range s.acceptors {
 		s.running.Go(func() { a.run(s) })
+	}
+}
+
+// attend has the loops of a socket of datagrams look at what has changed.
+func (s *socket) attend() {
+	for _, a := range s.acceptors {
+		if w, ok := a.(exchange.Waker); ok {
+			w.Wake()
+		}
+	}
+}
+
+// drain lets the sessions of a socket of datagrams come to their end, and the socket with the last of them. Ceded:
+// another process reads it already.
+func (s *socket) drain(b *binding, ceded bool) {
+	for _, a := range s.acceptors {
+		if d, ok := a.(interface{ drain(b *binding, ceded bool) }); ok {
+			d.drain(b, ceded)
+		}
 	}
 }
 

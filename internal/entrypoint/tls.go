@@ -163,6 +163,23 @@ func (b *binding) secure(c conn.Conn, o *Options) (*secured, error) {
 	return s, nil
 }
 
+// classify reads the ClientHello, and tells whether the connection is passed on as it is. What was read can be read again.
+// Without a ClientHello it is not: the handshake then says what is wrong. An error is a client that is silent or gone.
+func (b *binding) classify(c conn.Conn, o *Options) (again conn.Conn, pass bool, err error) {
+	h := &handshake{wire: &wire{Conn: c}}
+	b.live.Enter(&h.ticket, h)
+	defer h.ticket.Leave()
+	hello, again, err := conn.PeekHello(c, conn.MaxHello, o.handshakeTimeout())
+	switch {
+	case err == nil:
+		return again, o.Passes(c.Info().Remote.Addr(), hello.ServerName), nil
+	case errors.Is(err, conn.ErrNotTLS), errors.Is(err, conn.ErrBadHello), errors.Is(err, conn.ErrHelloTooLarge):
+		return again, false, nil
+	}
+	b.handshakeFailed(c, err)
+	return again, false, err
+}
+
 func (b *binding) handshakeFailed(c conn.Conn, err error) {
 	b.counts.handshakes.Add(1)
 	if b.log.Enabled(context.Background(), slog.LevelDebug) {

@@ -27,8 +27,8 @@ func (x *Exchange) Upgraded() {
 	}
 }
 
-// Connected tells that bytes move both ways from now on: the commit point of a connection, after which an error ends a
-// stream.
+// Connected tells that bytes move both ways from now on: the commit point of a connection, and of a session its first
+// answer, after which an error ends a stream.
 func (x *Exchange) Connected() {
 	x.headSent = true
 	x.Record.HeadAt = time.Since(x.Record.Start)

@@ -1,6 +1,6 @@
-// Package exchange is one request, or one connection, being served: what a protocol engine received, what handlers make
-// of it, how it ended. An Exchange lives from the end of the request head to the last byte of the answer, or as long as
-// the connection, belongs to one goroutine, and is reused afterwards; nothing may keep it or a view from it. The package knows no connection,
+// Package exchange is one request, or one connection or session of datagrams, being served: what a protocol engine
+// received, what handlers make of it, how it ended. An Exchange lives from the end of the request head to the last byte
+// of the answer, or as long as the connection or session, belongs to one goroutine, and is reused afterwards; nothing may keep it or a view from it. The package knows no connection,
 // descriptor, header map or net/http type: engines reach it through the Downstream interface.
 package exchange
 
@@ -55,7 +55,8 @@ type Watcher interface {
 	Upgraded(x *Exchange)
 }
 
-// Protocol is the HTTP version spoken with the client, or TCP for a connection whose bytes are not read as requests.
+// Protocol is the HTTP version spoken with the client, or TCP for a connection whose bytes are not read as requests, or
+// UDP for a session of datagrams.
 type Protocol uint8
 
 // Protocols.
@@ -63,11 +64,18 @@ const (
 	HTTP11 Protocol = iota
 	HTTP10
 	HTTP2
+	HTTP3
 	TCP
+	UDP
 )
 
 // String is the version as an access log prints it.
-func (p Protocol) String() string { return [...]string{"HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "TCP"}[p] }
+func (p Protocol) String() string {
+	return [...]string{"HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "HTTP/3.0", "TCP", "UDP"}[p]
+}
+
+// Streams reports whether it is not one of requests: there is no status then.
+func (p Protocol) Streams() bool { return p == TCP || p == UDP }
 
 // Request is the request head. All byte slices are views, valid until the exchange ends; nil means absent.
 type Request struct {

@@ -60,10 +60,12 @@ type Record struct {
 	BytesIn  int64 // request body; of a connection everything from the client
 	BytesOut int64 // response body; of a connection everything to the client
 	Upgraded bool  // the connection has switched protocols: bytes are those of the session
-	Outcome  Outcome
-	Code     Code   // of the error the gateway answered with, or that ended the stream
-	Limit    string // the limit that fired, by its configuration key; "" none
-	Err      error  // cause, for the operator only
+	// DatagramsIn and DatagramsOut are those of a session that were passed on: to the backend, and to the client.
+	DatagramsIn, DatagramsOut int64
+	Outcome                   Outcome
+	Code                      Code   // of the error the gateway answered with, or that ended the stream
+	Limit                     string // the limit that fired, by its configuration key; "" none
+	Err                       error  // cause, for the operator only
 
 	RequestID string
 	TraceID   string

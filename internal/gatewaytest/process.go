@@ -50,13 +50,19 @@ type Process struct {
 // Stop has not ended it before.
 func Run(t testing.TB, binary string, args ...string) *Process {
 	t.Helper()
-	p := &Process{cmd: exec.Command(binary, args...), done: make(chan struct{})}
+	return RunCommand(t, exec.Command(binary, args...))
+}
+
+// RunCommand is Run of a command with an environment or descriptors of its own.
+func RunCommand(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	// A child that the binary starts may keep the pipe open; the wait for it must not depend on that.
 	p.cmd.WaitDelay = time.Second
 	p.cmd.SysProcAttr = endWithParent
 	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("starting %s: %v", binary, err)
+		t.Fatalf("starting %s: %v", cmd.Path, err)
 	}
 	go func() {
 		defer close(p.done)

@@ -167,7 +167,8 @@ func (st *stream) InterruptBody() {
 	signal(st.readWake)
 }
 
-func badBody(why string) error {
+// BadBody is the error of a request body that breaks the protocol.
+func BadBody(why string) error {
 	e := exchange.Reject(400, exchange.CodeBadBody, "Malformed request body")
 	e.Err = headError(why)
 	return e

@@ -60,9 +60,9 @@ type ClientConn struct {
 	done   chan struct{} // closed when nothing of the connection runs any more
 	reader reader
 	head   responseHead // being received
-	faults budget       // the reader's
+	faults Budget       // the reader's
 	woken  []*ClientStream
-	resets budget // RST_STREAM that we may send
+	resets Budget // RST_STREAM that we may send
 
 	// guarded by the link's lock
 	streams   map[uint32]*ClientStream
@@ -111,7 +111,7 @@ func NewClientConn(c conn.Conn, set *ClientSettings, clock *conn.Clock) *ClientC
 	now := time.Now()
 	cc := &ClientConn{
 		set: set.withDefaults(), born: now, ready: make(chan struct{}), done: make(chan struct{}),
-		faults: newBudget(clientFaults, faultRate), resets: newBudget(resetBurst, resetRate), streams: make(map[uint32]*ClientStream),
+		faults: NewBudget(clientFaults, faultRate), resets: NewBudget(resetBurst, resetRate), streams: make(map[uint32]*ClientStream),
 		nextID: 1, lastID: maxStreamID, heard: now, idleSince: now,
 	}
 	cc.link.init(clock, c.Info(), newWire(c, nil))

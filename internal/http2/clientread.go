@@ -84,7 +84,7 @@ func (c *ClientConn) find(id uint32, what string) (*ClientStream, *connError) {
 	if s != nil && !s.closed {
 		return s, nil
 	}
-	if what != "DATA" && !c.faults.spend(1) { // flow control bounds DATA, which may have been under way for long
+	if what != "DATA" && !c.faults.Spend(1) { // flow control bounds DATA, which may have been under way for long
 		return nil, flood("frames on streams that are over")
 	}
 	return nil, nil
@@ -92,7 +92,7 @@ func (c *ClientConn) find(id uint32, what string) (*ClientStream, *connError) {
 
 // fault resets a stream for what the server did wrong on it. The lock is held.
 func (c *ClientConn) fault(s *ClientStream, code http2.ErrCode, err error) *connError {
-	if !c.faults.spend(1) {
+	if !c.faults.Spend(1) {
 		return flood("faulty streams")
 	}
 	c.reset(s, code)
@@ -117,7 +117,7 @@ func (c *ClientConn) onData(f *frame) *connError {
 		return err
 	}
 	end := f.flags&flagEnd != 0
-	if len(f.payload) == 0 && !end && !c.reader.idle.spend(1) {
+	if len(f.payload) == 0 && !end && !c.reader.idle.Spend(1) {
 		return flood("empty DATA frames")
 	}
 	c.mu.Lock()
@@ -172,10 +172,10 @@ func (c *ClientConn) onHeaders(f *frame) *connError {
 		err = c.fault(s, http2.ErrCodeStreamClosed, badResponseBody("field block behind the end of the response"))
 	case s.headed:
 		if b.kind = trailerBlock; !b.end {
-			b.bad = "trailers do not end the stream"
+			b.trailer.Bad = "trailers do not end the stream"
 		}
 		if s.through {
-			b.bad = "field block in a tunnel"
+			b.trailer.Bad = "field block in a tunnel"
 		}
 	default:
 		b.kind = headBlock
@@ -196,28 +196,30 @@ func (c *ClientConn) field(f hpack.HeaderField) {
 		c.head.bad = "head too large"
 	case b.kind == headBlock:
 		c.head.field(f, c.set)
-	case b.kind == trailerBlock && b.bad == "":
-		f.Value = strings.Trim(f.Value, " \t")
-		b.trailer(f, large)
+	case b.kind == trailerBlock && large:
+		b.trailer.TooLarge()
+	case b.kind == trailerBlock:
+		b.trailer.Field(f.Name, strings.Trim(f.Value, " \t"))
 	}
 }
 
 // blockEnded does what the block was for.
 func (c *ClientConn) blockEnded(b *fieldBlock) *connError {
-	defer func() { clear(b.fields); b.fields = b.fields[:0] }()
+	defer b.trailer.Reset()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.streams[b.id]
 	if s == nil || s.closed || b.kind == ignoredBlock {
 		return nil
 	}
+	var bad string
 	if b.kind == headBlock {
-		b.bad = c.takeHead(s, b.end)
+		bad = c.takeHead(s, b.end)
 	} else {
-		b.bad = takeTrailers(s, b)
+		bad = takeTrailers(s, &b.trailer)
 	}
-	if b.bad != "" {
-		return c.fault(s, http2.ErrCodeProtocol, fmt.Errorf("%w: %s", exchange.ErrBadResponse, b.bad))
+	if bad != "" {
+		return c.fault(s, http2.ErrCodeProtocol, fmt.Errorf("%w: %s", exchange.ErrBadResponse, bad))
 	}
 	c.wake(s)
 	return nil
@@ -240,17 +242,17 @@ func (c *ClientConn) takeHead(s *ClientStream, end bool) (why string) {
 }
 
 // takeTrailers ends the response whose trailers the block is. The lock is held.
-func takeTrailers(s *ClientStream, b *fieldBlock) (why string) {
-	if b.bad != "" {
-		return b.bad
+func takeTrailers(s *ClientStream, t *Trailers) (why string) {
+	if t.Bad != "" {
+		return t.Bad
 	}
-	if why := b.refusedTrailer(); why != "" {
+	if why := t.refused(); why != "" {
 		return why
 	}
-	for _, f := range b.fields {
-		s.trailers.Add(f.Name, f.Value)
+	for _, f := range t.fields {
+		s.trailers.Add(f.name, f.value)
 	}
-	s.endBody(len(b.fields) > 0)
+	s.endBody(t.Len() > 0)
 	if s.body.err != io.EOF {
 		return "body is shorter than Content-Length"
 	}

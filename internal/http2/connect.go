@@ -10,20 +10,20 @@ import (
 )
 
 // extended reports whether :protocol asks for the extended CONNECT (RFC 8441 §4), which has a path and a scheme.
-func (h *requestHead) extended() bool { return h.seen&hasProtocol != 0 }
+func (h *Head) extended() bool { return h.seen&hasProtocol != 0 }
 
 // checkConnect wants of CONNECT an authority and nothing else (RFC 9113 §8.5), of extended CONNECT everything.
-func (h *requestHead) checkConnect() {
+func (h *Head) checkConnect() {
 	switch {
 	case !h.extended():
 		if h.seen != hasMethod|hasAuthority || h.authority == "" {
-			h.bad = "CONNECT with a scheme or a path, or without an authority"
+			h.Bad = "CONNECT with a scheme or a path, or without an authority"
 		}
 		h.path = h.authority
 	case h.method != "CONNECT":
-		h.bad = ":protocol without CONNECT"
+		h.Bad = ":protocol without CONNECT"
 	case h.seen != hasMethod|hasAuthority|hasScheme|hasPath|hasProtocol || h.authority == "":
-		h.bad = "extended CONNECT without a scheme, a path or an authority"
+		h.Bad = "extended CONNECT without a scheme, a path or an authority"
 	}
 }
 

@@ -184,7 +184,7 @@ func (st *stream) asFlow() *flow {
 
 // fault resets a stream for what its client did wrong on it, which ends the exchange. The lock is held.
 func (c *serverConn) fault(st *stream, code http2.ErrCode) *connError {
-	if !c.faults.spend(1) {
+	if !c.faults.Spend(1) {
 		return flood("faulty streams")
 	}
 	c.reset(st, code)
@@ -245,7 +245,7 @@ func (c *serverConn) onData(f *frame) *connError {
 		return err
 	}
 	end := f.flags&flagEnd != 0
-	if len(f.payload) == 0 && !end && !c.reader.idle.spend(1) {
+	if len(f.payload) == 0 && !end && !c.reader.idle.Spend(1) {
 		return flood("empty DATA frames")
 	}
 	c.mu.Lock()
@@ -284,7 +284,7 @@ func (c *serverConn) late(id uint32, st *stream) *connError {
 		return c.fault(st, http2.ErrCodeStreamClosed)
 	case len(c.resets.ids) < resetsKept*c.set.MaxStreams:
 		return &connError{http2.ErrCodeStreamClosed, "frame on a closed stream"}
-	case !c.faults.spend(1): // it may have been one of the streams that are not remembered
+	case !c.faults.Spend(1): // it may have been one of the streams that are not remembered
 		return flood("frames on closed streams")
 	}
 	o := c.buffer()

@@ -36,6 +36,9 @@ const (
 var unsent = exchange.SetOf(exchange.FieldConnection, exchange.FieldContentLength, exchange.FieldTransferEncoding, exchange.FieldKeepAlive,
 	exchange.FieldUpgrade, exchange.FieldProxyConnection, exchange.FieldTE, exchange.FieldTrailer, exchange.FieldHTTP2Settings)
 
+// Unsent reports whether a field never goes into a response, of HTTP/3 neither (RFC 9114 §4.2).
+func Unsent(id exchange.FieldID) bool { return unsent.Has(id) }
+
 // appendStatus appends :status.
 func appendStatus(b []byte, status int) []byte {
 	switch status {

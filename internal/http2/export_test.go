@@ -15,17 +15,17 @@ var ValidAuthority = validAuthority
 func Spell(set *Settings, fields ...hpack.HeaderField) ([]byte, error) {
 	c := &serverConn{srv: NewServer(set, conn.NewClock()), link: link{info: &conn.Info{}}}
 	st := newStream(c, 1)
-	var h requestHead
-	h.reset(st, false)
+	var h Head
+	h.Reset(&st.x.Request, nil, HeadLimits{Bytes: st.set.MaxHeaderBytes, Fields: st.set.MaxHeaders})
 	for _, f := range fields {
-		h.field(f)
+		h.Field(f.Name, f.Value)
 	}
-	h.finish()
+	h.Finish()
 	switch {
-	case h.bad != "":
-		return nil, errors.New(h.bad)
-	case st.refused != nil:
-		return nil, st.refused
+	case h.Bad != "":
+		return nil, errors.New(h.Bad)
+	case h.Refused != nil:
+		return nil, h.Refused
 	}
 	q := &st.x.Request
 	b := append(append([]byte(nil), q.Method...), ' ')

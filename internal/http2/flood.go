@@ -25,19 +25,20 @@ const resetsBorne = 4
 // maxContinuations bounds the frames of one field block (CVE-2024-27316); its bytes are bounded by the settings.
 const maxContinuations = 64
 
-// budget is one of them. Time is looked at only when the number at once is used up.
-type budget struct {
+// Budget is one of them. It is not safe for concurrent use. Time is looked at only when the number at once is used up.
+type Budget struct {
 	left, burst int
 	rate        int // a second
 	since       time.Time
 }
 
-func newBudget(burst, rate int) budget {
-	return budget{left: burst, burst: burst, rate: rate, since: time.Now()}
+// NewBudget makes a full one of burst at once and rate a second.
+func NewBudget(burst, rate int) Budget {
+	return Budget{left: burst, burst: burst, rate: rate, since: time.Now()}
 }
 
-// spend takes n; false when that is more than there is.
-func (b *budget) spend(n int) bool {
+// Spend takes n; false when that is more than there is.
+func (b *Budget) Spend(n int) bool {
 	if b.left < n {
 		now := time.Now()
 		more := int(min(now.Sub(b.since), time.Hour) * time.Duration(b.rate) / time.Second)
@@ -54,7 +55,7 @@ func (b *budget) spend(n int) bool {
 }
 
 // earn adds n for useful work.
-func (b *budget) earn(n int) { b.left = min(b.left+n, b.burst) }
+func (b *Budget) earn(n int) { b.left = min(b.left+n, b.burst) }
 
 // flood is the end of a connection whose client sends too much of what.
 func flood(what string) *connError {

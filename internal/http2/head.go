@@ -5,8 +5,6 @@ import (
 	"strings"
 	"unsafe"
 
-	"golang.org/x/net/http2/hpack"
-
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
@@ -25,21 +23,34 @@ func badHead(why string) *exchange.Error {
 // tooLarge refuses a head that is over a limit.
 var tooLarge = exchange.Reject(431, exchange.CodeHeaderTooLarge, "Request header fields too large")
 
-// requestHead is the head of a request while its fields are decoded. They are held against the rules and limits that
-// HTTP/1.1 heads are held against, and written into the stream's block the way HTTP/1.1 would: what forwards the request
-// needs no second form. Two kinds of fault are told apart: what cannot be a request at all has its stream reset, the
-// rest is answered.
-type requestHead struct {
-	st        *stream
-	bodiless  bool // END_STREAM
+// Head reads the fields of a request, for HTTP/2 and whatever else sends heads as lists of fields. They are held against
+// the rules and limits that HTTP/1.1 heads are held against, and written into a block the way HTTP/1.1 would: what forwards
+// the request needs no second form. Two kinds of fault are told apart: what cannot be a request at all has its stream reset,
+// the rest is answered. A Head belongs to one goroutine and is reused after Reset.
+type Head struct {
+	// Bad says why the stream is to be reset (RFC 9113 §8.1.1, RFC 9114 §4.1.2); "" it is not.
+	Bad string
+	// Refused is what the request is answered with at once; nil: it is served.
+	Refused *exchange.Error
+	// Malformed is set when the stream is to be reset behind the answer.
+	Malformed bool
+	// Bodiless is set by the caller, before Finish, when the stream ends with its head.
+	Bodiless bool
+	// Protocols is set by the caller, after Reset, where :protocol may be sent (RFC 8441 §3): elsewhere the field is unknown.
+	Protocols bool
+	// Length is the Content-Length; -1: none was declared.
+	Length int64
+	// Block is what the request's fields are views of once Finish has returned. The caller may take it.
+	Block []byte
+
+	q         *exchange.Request
+	limits    HeadLimits
 	seen      pseudo
 	begun     bool // the request line has been written: what follows are fields
-	bad       string
-	size      int // as HTTP/1.1 would spell it
+	size      int  // as HTTP/1.1 would spell it
 	count     int
 	host      string
 	hosts     int
-	length    int64 // -1: none was declared
 	cookie    []byte
 	cookies   int
 	method    string
@@ -47,6 +58,12 @@ type requestHead struct {
 	authority string
 	path      string
 	protocol  string // of an extended CONNECT
+}
+
+// HeadLimits bound a request head.
+type HeadLimits struct {
+	Bytes  int // as HTTP/1.1 would spell it
+	Fields int
 }
 
 // pseudo is a set of pseudo-header fields (RFC 9113 §8.3.1, RFC 8441 §4).
@@ -60,64 +77,72 @@ const (
 	hasProtocol
 )
 
-func (h *requestHead) reset(st *stream, bodiless bool) {
-	h.clear()
-	h.st, h.bodiless, h.length = st, bodiless, -1
-	st.block = st.block[:0]
+// Reset makes h ready to fill q in. The block is written from its begin.
+func (h *Head) Reset(q *exchange.Request, block []byte, limits HeadLimits) {
+	h.Clear()
+	h.q, h.Block, h.limits, h.Length = q, block[:0], limits, -1
 }
 
 // maxKeptCookie keeps a large cookie from staying with the connection.
 const maxKeptCookie = 1 << 10
 
-// clear lets go of the request: the head stays with the connection, which may idle for long.
-func (h *requestHead) clear() {
+// Clear lets go of the request: the head stays with the connection, which may idle for long.
+func (h *Head) Clear() {
 	cookie := h.cookie[:0]
 	if cap(cookie) > maxKeptCookie {
 		cookie = nil
 	}
-	*h = requestHead{cookie: cookie}
+	*h = Head{cookie: cookie}
 }
 
-// refuse has the request answered with an error, unless it already is. Nothing more of it is kept.
-func (h *requestHead) refuse(err *exchange.Error) {
-	if h.st.refused == nil {
-		h.st.refused = err
+// Method is the method as received.
+func (h *Head) Method() string { return h.method }
+
+// Refuse has the request answered with an error, unless it already is. Nothing more of it is kept.
+func (h *Head) Refuse(err *exchange.Error) {
+	if h.Refused == nil {
+		h.Refused = err
 	}
 }
 
-// field takes a field in.
-func (h *requestHead) field(f hpack.HeaderField) {
+// TooLarge has the request answered with the error of a head that is over its limit.
+func (h *Head) TooLarge() { h.Refuse(tooLarge) }
+
+// Field takes a field in.
+func (h *Head) Field(name, value string) {
 	switch {
-	case h.bad != "":
-	case !fieldValue(f.Value):
-		h.bad = "field value has a forbidden byte"
-	case f.IsPseudo():
-		h.pseudo(f)
-	case !lowerName(f.Name):
-		h.bad = "field name is not a token in lower case"
+	case h.Bad != "":
+	case !fieldValue(value):
+		h.Bad = "field value has a forbidden byte"
+	case strings.HasPrefix(name, ":"):
+		h.pseudo(name, value)
+	case !lowerName(name):
+		h.Bad = "field name is not a token in lower case"
 	default:
 		h.begin()
-		h.regular(f)
+		h.regular(name, value)
 	}
 }
 
 // pseudo takes a pseudo-header field in: each at most once, before the others.
-func (h *requestHead) pseudo(f hpack.HeaderField) {
+func (h *Head) pseudo(name, value string) {
 	var which pseudo
-	switch f.Name {
+	switch name {
 	case ":method":
-		which, h.method = hasMethod, f.Value
+		which, h.method = hasMethod, value
 	case ":scheme":
-		which, h.scheme = hasScheme, f.Value
+		which, h.scheme = hasScheme, value
 	case ":authority":
-		which, h.authority = hasAuthority, f.Value
+		which, h.authority = hasAuthority, value
 	case ":path":
-		which, h.path = hasPath, f.Value
+		which, h.path = hasPath, value
 	case ":protocol":
-		which, h.protocol = hasProtocol, f.Value
+		if h.Protocols {
+			which, h.protocol = hasProtocol, value
+		}
 	}
 	if which == 0 || h.begun || h.seen&which != 0 {
-		h.bad = "pseudo-header field is unknown, out of place or there twice"
+		h.Bad = "pseudo-header field is unknown, out of place or there twice"
 	}
 	h.seen |= which
 }
@@ -126,7 +151,7 @@ func (h *requestHead) pseudo(f hpack.HeaderField) {
 const requestLineExtra = 12
 
 // begin writes what stands in front of the fields.
-func (h *requestHead) begin() {
+func (h *Head) begin() {
 	if h.begun {
 		return
 	}
@@ -135,11 +160,11 @@ func (h *requestHead) begin() {
 		h.checkConnect()
 	}
 	h.size = requestLineExtra + len(h.method) + len(h.path) + len(h.protocol)
-	if h.size > h.st.set.MaxHeaderBytes {
-		h.refuse(exchange.Reject(414, exchange.CodeURITooLong, "Request target too long"))
+	if h.size > h.limits.Bytes {
+		h.Refuse(exchange.Reject(414, exchange.CodeURITooLong, "Request target too long"))
 		return
 	}
-	h.st.block = append(append(append(h.st.block, h.method...), h.path...), h.protocol...)
+	h.Block = append(append(append(h.Block, h.method...), h.path...), h.protocol...)
 	if h.authority != "" {
 		h.host = h.authority
 		h.line("host", h.authority)
@@ -147,45 +172,45 @@ func (h *requestHead) begin() {
 }
 
 // regular takes a field in that is not one of the pseudo-header fields. The values of some are looked at.
-func (h *requestHead) regular(f hpack.HeaderField) {
-	if !exchange.ValidValue(f.Value) {
-		h.refuse(badHead("field value has a blank at an end"))
+func (h *Head) regular(name, value string) {
+	if !exchange.ValidValue(value) {
+		h.Refuse(badHead("field value has a blank at an end"))
 		return
 	}
-	switch f.Name {
+	switch name {
 	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
 		h.connectionField()
 	case "te":
-		if f.Value != "trailers" {
+		if value != "trailers" {
 			h.connectionField()
 			return
 		}
-		h.line(f.Name, f.Value)
+		h.line(name, value)
 	case "host":
-		h.hostField(f.Value)
+		h.hostField(value)
 	case "content-length":
-		h.lengthField(f.Value)
-		h.line(f.Name, f.Value)
+		h.lengthField(value)
+		h.line(name, value)
 	case "expect":
-		if !exchange.EqualFold([]byte(f.Value), "100-continue") {
-			h.refuse(exchange.Reject(417, exchange.CodeExpectationFailed, "Expectation not supported"))
+		if !exchange.EqualFold([]byte(value), "100-continue") {
+			h.Refuse(exchange.Reject(417, exchange.CodeExpectationFailed, "Expectation not supported"))
 		}
-		h.st.x.Request.Expect = true
-		h.line(f.Name, f.Value)
+		h.q.Expect = true
+		h.line(name, value)
 	case "cookie": // put together again, which HTTP/1.1 wants (RFC 9113 §8.2.3); an empty piece adds nothing
 		h.cookies++
-		h.crumb(f.Value)
+		h.crumb(value)
 	default:
-		h.line(f.Name, f.Value)
+		h.line(name, value)
 	}
 }
 
 // crumb appends a piece of the cookie.
-func (h *requestHead) crumb(v string) {
-	if h.size+len(h.cookie)+len(v) > h.st.set.MaxHeaderBytes {
-		h.refuse(tooLarge)
+func (h *Head) crumb(v string) {
+	if h.size+len(h.cookie)+len(v) > h.limits.Bytes {
+		h.Refuse(tooLarge)
 	}
-	if h.st.refused != nil || v == "" {
+	if h.Refused != nil || v == "" {
 		return
 	}
 	if len(h.cookie) > 0 {
@@ -196,22 +221,22 @@ func (h *requestHead) crumb(v string) {
 
 // connectionField refuses what HTTP/2 has no place for. The answer is not the end: the request is malformed and so its
 // stream is reset as well (RFC 9113 §8.2.2).
-func (h *requestHead) connectionField() {
-	h.st.malformed = true
-	h.refuse(badHead("field concerns a connection of HTTP/1"))
+func (h *Head) connectionField() {
+	h.Malformed = true
+	h.Refuse(badHead("field concerns a connection of HTTP/1"))
 }
 
 // hostField wants one authority, whether it came as :authority, as Host, or the same in both (RFC 9113 §8.3.1).
-func (h *requestHead) hostField(v string) {
+func (h *Head) hostField(v string) {
 	h.hosts++
 	switch {
 	case h.hosts > 1:
-		h.refuse(badHead("more than one Host"))
+		h.Refuse(badHead("more than one Host"))
 	case h.authority == "":
 		h.host = v
 		h.line("host", v)
 	case !strings.EqualFold(v, h.authority):
-		h.refuse(badHead("Host differs from :authority"))
+		h.Refuse(badHead("Host differs from :authority"))
 	}
 }
 
@@ -219,17 +244,17 @@ func (h *requestHead) hostField(v string) {
 const maxLengthDigits = 18
 
 // lengthField wants one plain number.
-func (h *requestHead) lengthField(v string) {
-	if h.length >= 0 {
-		h.bad = "more than one Content-Length"
+func (h *Head) lengthField(v string) {
+	if h.Length >= 0 {
+		h.Bad = "more than one Content-Length"
 		return
 	}
 	n, ok := parseLength(v)
 	if !ok {
-		h.refuse(badHead("Content-Length is not a plain number"))
+		h.Refuse(badHead("Content-Length is not a plain number"))
 		return
 	}
-	h.length = n
+	h.Length = n
 }
 
 // parseLength accepts one plain number.
@@ -247,21 +272,20 @@ func parseLength(v string) (n int64, ok bool) {
 }
 
 // line writes a field line.
-func (h *requestHead) line(name, value string) {
-	st := h.st
+func (h *Head) line(name, value string) {
 	h.size += len(name) + len(value) + len(": \r\n")
 	h.count++
 	switch {
-	case st.refused != nil:
+	case h.Refused != nil:
 		return
-	case h.size > st.set.MaxHeaderBytes:
-		h.refuse(tooLarge)
+	case h.size > h.limits.Bytes:
+		h.Refuse(tooLarge)
 		return
-	case h.count > st.set.MaxHeaders:
-		h.refuse(exchange.Reject(431, exchange.CodeHeaderTooLarge, "Too many request header fields"))
+	case h.count > h.limits.Fields:
+		h.Refuse(exchange.Reject(431, exchange.CodeHeaderTooLarge, "Too many request header fields"))
 		return
 	}
-	st.block = appendLine(st.block, &st.x.Request.Fields, name, value)
+	h.Block = appendLine(h.Block, &h.q.Fields, name, value)
 }
 
 // appendLine writes a field line as HTTP/1.1 does, and adds it to f.
@@ -280,26 +304,26 @@ func appendLine(b []byte, f *exchange.Fields, name, value string) []byte {
 	return b
 }
 
-// finish completes the head. Unless it is bad, the request is filled in; if it is refused, with nothing but its protocol.
-func (h *requestHead) finish() {
+// Finish completes the head. Unless it is bad, the request is filled in; if it is refused, with nothing but its protocol.
+func (h *Head) Finish() {
 	h.begin()
 	if h.cookies > 0 {
 		h.line("cookie", unsafe.String(unsafe.SliceData(h.cookie), len(h.cookie)))
 	}
-	if h.bad == "" {
-		h.bad = h.fault()
+	if h.Bad == "" {
+		h.Bad = h.fault()
 	}
-	if h.bad != "" {
+	if h.Bad != "" {
 		return
 	}
-	if h.st.refused == nil {
-		h.st.refused = h.check()
+	if h.Refused == nil {
+		h.Refused = h.check()
 	}
-	q := &h.st.x.Request
-	if h.st.refused != nil {
+	q := h.q
+	if h.Refused != nil {
 		q.Fields.Reset(nil)
 		q.Expect = false
-		if !h.bodiless {
+		if !h.Bodiless {
 			q.ContentLength = -1
 		}
 		return
@@ -308,8 +332,8 @@ func (h *requestHead) finish() {
 }
 
 // fill places the parts of the request in the block, which does not move any more.
-func (h *requestHead) fill(q *exchange.Request) {
-	b := h.st.block
+func (h *Head) fill(q *exchange.Request) {
+	b := h.Block
 	q.Fields.Rebase(b)
 	m, t := len(h.method), len(h.path)
 	q.Method, q.Target = b[:m:m], b[m:m+t:m+t]
@@ -322,15 +346,15 @@ func (h *requestHead) fill(q *exchange.Request) {
 		q.Upgrade = b[m+t : m+t+len(h.protocol) : m+t+len(h.protocol)]
 	}
 	switch {
-	case h.bodiless, h.method == "CONNECT": // what follows is the tunnel's, and no body
+	case h.Bodiless, h.method == "CONNECT": // what follows is the tunnel's, and no body
 		q.ContentLength = 0
 	default:
-		q.ContentLength = h.length
+		q.ContentLength = h.Length
 	}
 }
 
 // fault says why the stream is to be reset; "" it is not.
-func (h *requestHead) fault() string {
+func (h *Head) fault() string {
 	const needed = hasMethod | hasScheme | hasPath
 	switch {
 	case h.method == "CONNECT" && !h.extended(): // has been checked
@@ -346,14 +370,14 @@ func (h *requestHead) fault() string {
 	switch {
 	case strings.IndexByte(h.authority, '@') >= 0:
 		return "authority has user information"
-	case h.bodiless && h.length > 0:
+	case h.Bodiless && h.Length > 0:
 		return "Content-Length of a body that does not come"
 	}
 	return ""
 }
 
 // check refuses what a request may not be, although it is one.
-func (h *requestHead) check() *exchange.Error {
+func (h *Head) check() *exchange.Error {
 	switch {
 	case !validToken(h.method):
 		return badHead("method is not a token")
@@ -363,7 +387,7 @@ func (h *requestHead) check() *exchange.Error {
 		return badHead("no authority")
 	case !validAuthority(h.host):
 		return badHead("authority is malformed")
-	case h.method == "CONNECT" && h.length >= 0: // RFC 9110 §9.3.6
+	case h.method == "CONNECT" && h.Length >= 0: // RFC 9110 §9.3.6
 		return badHead("CONNECT with a Content-Length")
 	case h.extended() && !validToken(h.protocol):
 		return badHead(":protocol is not a token")
@@ -420,7 +444,7 @@ func validToken(m string) bool {
 }
 
 // validTarget accepts a path with its query, * for OPTIONS, and an authority for CONNECT.
-func (h *requestHead) validTarget() bool {
+func (h *Head) validTarget() bool {
 	t := h.path
 	switch {
 	case t == "":

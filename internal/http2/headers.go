@@ -4,11 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-
-	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // fieldBlock is the field block being received: HEADERS and its CONTINUATIONs (RFC 9113 §4.3). Whatever becomes of it,
@@ -21,9 +18,7 @@ type fieldBlock struct {
 	frames  int // CONTINUATIONs
 	encoded int // bytes
 	decoded int // bytes of the field list (RFC 9113 §10.5.1)
-	bad     string
-	fields  []hpack.HeaderField // of trailers
-	count   int
+	trailer Trailers
 }
 
 type blockKind uint8
@@ -55,7 +50,10 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 		return err
 	}
 	if b.kind = kind; kind == headBlock {
-		c.head.reset(newStream(c, f.id), f.flags&flagEnd != 0)
+		st := newStream(c, f.id)
+		c.opening = st
+		c.head.Reset(&st.x.Request, st.block, HeadLimits{Bytes: st.set.MaxHeaderBytes, Fields: st.set.MaxHeaders})
+		c.head.Bodiless, c.head.Protocols = b.end, true
 	}
 	return c.reader.decode(f)
 }
@@ -63,8 +61,9 @@ func (c *serverConn) onHeaders(f *frame) *connError {
 // begin begins a field block.
 func (r *reader) begin(f *frame) *fieldBlock {
 	b := &r.block
-	b.open, b.id, b.end, b.bad = true, f.id, f.flags&flagEnd != 0, ""
-	b.frames, b.encoded, b.decoded, b.count = 0, 0, 0, 0
+	b.open, b.id, b.end = true, f.id, f.flags&flagEnd != 0
+	b.frames, b.encoded, b.decoded = 0, 0, 0
+	b.trailer.Reset()
 	return b
 }
 
@@ -83,7 +82,7 @@ func (c *serverConn) place(b *fieldBlock, whole bool) (blockKind, *connError) {
 func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 	if b.id > c.maxID {
 		refused := c.active >= c.set.MaxStreams || len(c.streams) >= 2*c.set.MaxStreams
-		if (refused || c.phase >= final) && !c.faults.spend(1) {
+		if (refused || c.phase >= final) && !c.faults.Spend(1) {
 			return 0, flood("streams")
 		}
 		if c.phase >= final {
@@ -103,9 +102,9 @@ func (c *serverConn) purpose(b *fieldBlock) (blockKind, *connError) {
 	}
 	switch {
 	case st.tunnel != nil: // RFC 9113 §8.5
-		b.bad = "field block in a tunnel"
+		b.trailer.Bad = "field block in a tunnel"
 	case !b.end:
-		b.bad = "trailers do not end the stream"
+		b.trailer.Bad = "trailers do not end the stream"
 	}
 	return trailerBlock, nil
 }
@@ -124,7 +123,7 @@ func (r *reader) onContinuation(f *frame) *connError {
 	if !b.open {
 		return protocolError("CONTINUATION of nothing")
 	}
-	if b.frames++; b.frames > maxContinuations || len(f.payload) == 0 && !r.idle.spend(1) {
+	if b.frames++; b.frames > maxContinuations || len(f.payload) == 0 && !r.idle.Spend(1) {
 		return flood("CONTINUATION frames")
 	}
 	return r.decode(f)
@@ -214,26 +213,29 @@ func (c *serverConn) field(f hpack.HeaderField) {
 	b, large := &c.reader.block, c.reader.grow(f)
 	switch {
 	case b.kind == headBlock && large:
-		c.head.refuse(tooLarge)
+		c.head.TooLarge()
 	case b.kind == headBlock:
-		c.head.field(f)
-	case b.kind == trailerBlock && b.bad == "":
-		b.trailer(f, large)
+		c.head.Field(f.Name, f.Value)
+	case b.kind == trailerBlock && large:
+		b.trailer.TooLarge()
+	case b.kind == trailerBlock:
+		b.trailer.Field(f.Name, f.Value)
 	}
 }
 
 // openStream has the request begin that the block is the head of.
 func (c *serverConn) openStream(b *fieldBlock) *connError {
-	st := c.head.st
-	defer c.head.clear()
-	c.head.finish()
-	if c.head.bad != "" {
+	st := c.opening
+	defer func() { c.opening = nil; c.head.Clear() }()
+	c.head.Finish()
+	st.block, st.refused, st.malformed = c.head.Block, c.head.Refused, c.head.Malformed
+	if c.head.Bad != "" {
 		st.recycle()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.heading = false
 		defer c.settle()
-		if !c.faults.spend(1) {
+		if !c.faults.Spend(1) {
 			return flood("malformed requests")
 		}
 		c.refuse(b.id, http2.ErrCodeProtocol)
@@ -244,7 +246,7 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	defer c.mu.Unlock()
 	st.window = c.firstWindow
 	window := c.set.streamWindow()
-	st.body.declared, st.body.window, st.body.receive = c.head.length, window, window
+	st.body.declared, st.body.window, st.body.receive = c.head.Length, window, window
 	st.body.onReceipt = st.plainConnect()
 	if st.remoteEnded = b.end; b.end {
 		st.endBody(false)
@@ -261,66 +263,23 @@ func (c *serverConn) openStream(b *fieldBlock) *connError {
 	return nil
 }
 
-// maxTrailers bounds the fields behind a request body.
-const maxTrailers = 64
-
-// forbiddenTrailer are the known fields that a trailer section may not hold, beside those that HTTP forbids there: they
-// frame, route or authenticate (RFC 9110 §6.5.1).
-var forbiddenTrailer = exchange.SetOf(exchange.FieldHost, exchange.FieldContentLength, exchange.FieldExpect, exchange.FieldForwarded,
-	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
-	exchange.FieldXRealIP, exchange.FieldXRequestID, exchange.FieldUnderscored, exchange.FieldContentType, exchange.FieldAuthorization,
-	exchange.FieldCookie)
-
-// trailer takes a field behind the body. What breaks the protocol resets the stream; what we refuse fails the body.
-func (b *fieldBlock) trailer(f hpack.HeaderField, large bool) {
-	switch {
-	case !lowerName(f.Name) || !fieldValue(f.Value) || !httpguts.ValidTrailerHeader(f.Name):
-		b.bad = "malformed trailer"
-	case large || b.count >= maxTrailers:
-		b.count = maxTrailers + 1
-	default:
-		b.count++
-		b.fields = append(b.fields, f)
-	}
-}
-
 // endStream ends the body that the block's trailers are behind.
 func (c *serverConn) endStream(b *fieldBlock) *connError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer func() { clear(b.fields); b.fields = b.fields[:0] }()
+	defer b.trailer.Reset()
 	st := c.streams[b.id]
 	switch {
 	case st == nil || st.closed:
 		return nil
-	case b.bad != "":
+	case b.trailer.Bad != "":
 		return c.fault(st, http2.ErrCodeProtocol)
 	}
-	if why := b.refusedTrailer(); why != "" && st.body.err == nil {
-		st.body.err = badBody(why)
-	} else if st.body.err == nil {
-		for _, f := range b.fields {
-			st.x.Request.Trailers.Add(f.Name, f.Value)
-		}
+	if st.body.err == nil {
+		st.body.err = b.trailer.Fill(&st.x.Request.Trailers)
 	}
-	st.endBody(len(b.fields) > 0)
+	st.endBody(b.trailer.Len() > 0)
 	signal(st.readWake)
 	st.settle()
 	return nil
-}
-
-// refusedTrailer says what is wrong with the trailers; "" nothing.
-func (b *fieldBlock) refusedTrailer() string {
-	if b.count > maxTrailers {
-		return "too many trailers"
-	}
-	for _, f := range b.fields {
-		if id := exchange.KnownField([]byte(f.Name)); id.HopByHop() || forbiddenTrailer.Has(id) {
-			return "trailer " + f.Name + " is not allowed"
-		}
-		if !exchange.ValidValue(f.Value) {
-			return "malformed trailer"
-		}
-	}
-	return ""
 }

@@ -61,7 +61,7 @@ type link struct {
 	credit  int // received, used up, and not yet told
 	receive int // what the peer may still send
 
-	updates budget
+	updates Budget
 }
 
 // init prepares a link over a connection; w has read what came before.
@@ -69,7 +69,7 @@ func (l *link) init(clock *conn.Clock, info *conn.Info, w *wire) {
 	l.clock, l.info, l.wire = clock, info, w
 	l.wakeWriter = make(chan struct{}, 1)
 	l.sendWindow, l.firstWindow, l.receive = firstConnWindow, firstConnWindow, connWindow
-	l.updates = newBudget(updateBurst, updateRate)
+	l.updates = NewBudget(updateBurst, updateRate)
 	l.wait.Bind(clock)
 	l.stall.Bind(clock)
 }
@@ -108,7 +108,7 @@ func (l *link) setWindow(n int64, flows iter.Seq[*flow]) *connError {
 // is the stream's alone. The lock is held.
 func (l *link) widen(id uint32, s *flow, n int64) (fault http2.ErrCode, err *connError) {
 	switch {
-	case !l.updates.spend(1):
+	case !l.updates.Spend(1):
 		return 0, flood("WINDOW_UPDATE frames")
 	case id == 0 && n == 0:
 		return 0, protocolError("WINDOW_UPDATE of 0")

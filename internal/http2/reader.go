@@ -27,7 +27,7 @@ type reader struct {
 	frame frame
 	block fieldBlock
 	known bool // the peer's settings have come
-	idle  budget
+	idle  Budget
 }
 
 // Buffers of the reader. A connection without streams holds a small one.
@@ -46,7 +46,7 @@ func (r *reader) init(l *link, limit int, side side) {
 	r.buf = smallPool.Get().(*[]byte)
 	r.dec = hpack.NewDecoder(firstTable, side.field)
 	r.dec.SetMaxStringLength(limit)
-	r.idle = newBudget(idleBurst, idleRate)
+	r.idle = NewBudget(idleBurst, idleRate)
 }
 
 func (r *reader) free() {
@@ -164,7 +164,7 @@ func (r *reader) check(f *frame) *connError {
 	default:
 		cost = 1
 	}
-	if !r.idle.spend(cost) {
+	if !r.idle.Spend(cost) {
 		return flood(f.kind.String() + " frames")
 	}
 	return nil

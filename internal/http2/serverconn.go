@@ -35,10 +35,11 @@ type serverConn struct {
 	moments int
 
 	reader  reader
-	head    requestHead // being received
-	fresh   []*stream   // opened by what has just been read; they begin when all of that has been handled
-	faults  budget      // the reader's
-	flooded *connError  // the connection ended for that
+	opening *stream // the one whose head is being received
+	head    Head
+	fresh   []*stream  // opened by what has just been read; they begin when all of that has been handled
+	faults  Budget     // the reader's
+	flooded *connError // the connection ended for that
 
 	// guarded by the link's lock
 	idle     []*worker // they wait for a stream
@@ -83,9 +84,9 @@ func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) { s.ServeConnWith(c
 // ServeConnWith is ServeConn for a connection of which prefix, beginning with the preface, has been read already.
 func (s *Server) ServeConnWith(c conn.Conn, prefix []byte, live *drain.Tracker) {
 	set := s.settings.Load()
-	sc := &serverConn{srv: s, set: set, streams: make(map[uint32]*stream), faults: newBudget(resetsBorne*set.MaxStreams, faultRate)}
+	sc := &serverConn{srv: s, set: set, streams: make(map[uint32]*stream), faults: NewBudget(resetsBorne*set.MaxStreams, faultRate)}
 	sc.link.init(s.clock, c.Info(), newWire(c, prefix))
-	sc.writeLimit, sc.badBody = s.writeLimit, badBody
+	sc.writeLimit, sc.badBody = s.writeLimit, BadBody
 	sc.reader.init(&sc.link, set.listLimit(), sc)
 	sc.await(set.HeaderTimeout)
 	if live != nil {

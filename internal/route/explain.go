@@ -75,8 +75,10 @@ func (e *Entry) boundTo() string {
 	switch {
 	case len(e.Entrypoints) > 0:
 		return "bound to " + clip(strings.Join(e.Entrypoints, ", ")) + " only"
-	case e.TCP:
+	case e.Kind == Connections:
 		return "bound to entrypoints of protocol tcp only"
+	case e.Kind == Datagrams:
+		return "bound to entrypoints of protocol udp only"
 	}
 	return "bound to http entrypoints only"
 }

@@ -171,7 +171,7 @@ func TestHostSNIMatcher(t *testing.T) {
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}
-		table := route.BuildTCP([]route.Entry{{Name: "x", Rule: rule, TCP: true}, {Name: "request", Rule: rule}}, "e")
+		table := route.BuildFor(route.Connections, []route.Entry{{Name: "x", Rule: rule, Kind: route.Connections}, {Name: "request", Rule: rule}}, "e")
 		if got := table.Match(&in); (got == 0) != tc.want || got > 0 {
 			t.Errorf("%s against %q: %d", tc.rule, tc.name, got)
 		}

@@ -18,9 +18,19 @@ type Entry struct {
 	Priority int
 	// Entrypoints are the entrypoints that the router is bound to; empty means all of its kind.
 	Entrypoints []string
-	// TCP tells that the router judges connections, not requests.
-	TCP bool
+	// Kind is what the router judges.
+	Kind Kind
 }
+
+// Kind is what a router judges, and an entrypoint takes.
+type Kind uint8
+
+// Kinds.
+const (
+	Requests Kind = iota
+	Connections
+	Datagrams
+)
 
 // effective is the priority that counts.
 func (e *Entry) effective() int {
@@ -33,8 +43,8 @@ func (e *Entry) effective() int {
 	return e.Rule.DefaultPriority()
 }
 
-func (e *Entry) bound(entrypoint string, tcp bool) bool {
-	return e.TCP == tcp && (len(e.Entrypoints) == 0 || slices.Contains(e.Entrypoints, entrypoint))
+func (e *Entry) bound(entrypoint string, kind Kind) bool {
+	return e.Kind == kind && (len(e.Entrypoints) == 0 || slices.Contains(e.Entrypoints, entrypoint))
 }
 
 // Table finds the first entry that matches a request, in the order of priority (highest first), then name. It is
@@ -61,12 +71,10 @@ type placed struct {
 }
 
 // Build makes the table of one entrypoint for requests. It keeps the rules, not the slice.
-func Build(entries []Entry, entrypoint string) *Table { return build(entries, entrypoint, false) }
+func Build(entries []Entry, entrypoint string) *Table { return BuildFor(Requests, entries, entrypoint) }
 
-// BuildTCP makes the table of one entrypoint for connections.
-func BuildTCP(entries []Entry, entrypoint string) *Table { return build(entries, entrypoint, true) }
-
-func build(entries []Entry, entrypoint string, tcp bool) *Table {
+// BuildFor makes the table of one entrypoint for what it takes. It keeps the rules, not the slice.
+func BuildFor(kind Kind, entries []Entry, entrypoint string) *Table {
 	t := &Table{
 		order:    make([]placed, 0, len(entries)),
 		exact:    map[string]*pathIndex{},
@@ -74,7 +82,7 @@ func build(entries []Entry, entrypoint string, tcp bool) *Table {
 		any:      newPathIndex(),
 	}
 	for i := range entries {
-		t.order = append(t.order, placed{i, entries[i], entries[i].bound(entrypoint, tcp)})
+		t.order = append(t.order, placed{i, entries[i], entries[i].bound(entrypoint, kind)})
 	}
 	slices.SortStableFunc(t.order, func(a, b placed) int {
 		return cmp.Or(cmp.Compare(b.effective(), a.effective()), cmp.Compare(a.Name, b.Name))

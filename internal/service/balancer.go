@@ -75,7 +75,7 @@ func (b *Balancer) add(i int, s *config.Server, p *pooled) {
 	b.pools[i] = known
 	b.all[i] = Backend{
 		ID: BackendID(b.name, i), URL: publicURL(s.URL), Scheme: s.Scheme, Addr: s.Addr, Host: s.Host, Base: s.Base,
-		Weight: s.Weight, Pool: known.pool, index: len(b.live), vitals: v,
+		Weight: s.Weight, Pool: known.pool, names: &known.names, index: len(b.live), vitals: v,
 	}
 	if s.Weight > 0 {
 		b.live = append(b.live, &b.all[i])
@@ -122,6 +122,17 @@ func (b *Balancer) Pick(x *exchange.Exchange, tried *Tried) (Lease, error) {
 		tried.add(chosen.index)
 	}
 	return Lease{Backend: chosen, reg: b.reg, refusals: v.refusals.Load(), open: true}, nil
+}
+
+// Again is Pick for the backend that is shown as url, if it may get traffic here.
+func (b *Balancer) Again(url string) (Lease, bool) {
+	for _, e := range b.live {
+		if e.URL == url && e.State() != Unhealthy {
+			e.vitals.active.Add(1)
+			return Lease{Backend: e, reg: b.reg, refusals: e.vitals.refusals.Load(), open: true}, true
+		}
+	}
+	return Lease{}, false
 }
 
 // Exhausted reports whether Pick would find nothing more than tried.

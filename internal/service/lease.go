@@ -52,6 +52,13 @@ func (l *Lease) Done(r Result) {
 	}
 }
 
+// Answered tells, while the lease goes on, that the backend has answered.
+func (l *Lease) Answered() {
+	if l.open {
+		l.Backend.vitals.accepted(l.refusals)
+	}
+}
+
 // Tried is the set of backends that an exchange has attempted at one service. The zero value is empty. It allocates
 // only in services with more than 64 backends.
 type Tried struct {

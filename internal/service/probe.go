@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -22,7 +24,7 @@ var errStatus = errors.New("health check answered with status")
 
 // probe asks one backend whether it is healthy: GET base path + check path, or the gRPC health service, with the backend's
 // own authority. It follows no redirect, uses no proxy and opens a connection each time, since accepting one is part of the
-// question. Of a tcp backend it is the whole question.
+// question. Of a tcp backend it is the whole question; a udp backend is knocked at.
 type probe struct {
 	client    http.Client
 	transport *http.Transport
@@ -102,6 +104,8 @@ func (p *probe) once(ctx context.Context) error {
 	switch s := p.check.spec.pool.scheme; {
 	case s == "tcp" || s == "tls":
 		return p.connect(ctx)
+	case s == "udp":
+		return p.knock(ctx)
 	case p.check.spec.GRPC:
 		return p.call(ctx)
 	}
@@ -145,6 +149,34 @@ func (p *probe) connect(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// knockTime is how long a network may take to say that nobody is there.
+const knockTime = time.Second
+
+// knock is the probe of a backend of datagrams: it sends one without content. No answer is owed to that, so silence is
+// health, and what the network says instead, that nobody listens or that there is no way there, is not.
+func (p *probe) knock(ctx context.Context) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "udp", p.check.spec.pool.addr)
+	if err != nil {
+		return fmt.Errorf("health check: %w", err)
+	}
+	defer func() { _ = c.Close() }()
+	end := time.Now().Add(knockTime)
+	if by, ok := ctx.Deadline(); ok && by.Before(end) {
+		end = by
+	}
+	_ = c.SetReadDeadline(end)
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err = c.Write(nil); err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return fmt.Errorf("health check: %w", err)
 }
 
 func (p *probe) close() { p.transport.CloseIdleConnections() }

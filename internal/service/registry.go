@@ -49,6 +49,8 @@ type pooled struct {
 	tls  func(offer ...string) func() *tls.Config // what connections begin with that offer these protocols; nil: clear text
 	key  poolKey
 	refs int
+
+	names names // for datagrams, which cannot wait for a lookup
 }
 
 // NewRegistry returns an empty registry. The clock visits its pools. A nil dial is the kernel's network; via is for backends
@@ -89,6 +91,7 @@ func (r *Registry) acquire(service string, s *config.Server, p *pooled, checked 
 	if known == nil {
 		known = p
 		known.pool = r.newPool(p)
+		known.names.begin(p.key.addr)
 		r.pools[p.key] = known
 	}
 	known.refs++
@@ -163,6 +166,7 @@ func (r *Registry) release(v *vitals, p *pooled) {
 	}
 	r.mu.Unlock()
 	if unused != nil {
+		p.names.close()
 		unused.close() // closes what is idle; connections in use end with their exchange
 	}
 }

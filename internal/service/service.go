@@ -47,14 +47,15 @@ type Policy struct {
 type Backend struct {
 	ID     string // opaque, for metrics; see BackendID
 	URL    string // as configured, without credentials
-	Scheme string // http, https or tcp
+	Scheme string // http, https, tcp or udp
 	Addr   string // host:port, or unix:/path
 	Host   string // authority, for when the client's is not passed on
 	Base   string // path prefix without trailing slash; "" none
 	Weight int
 	Pool   *Pool // shared by every generation and service that reaches the same place the same way
 
-	index  int // among the backends that can get traffic
+	names  *names // for datagrams
+	index  int    // among the backends that can get traffic
 	vitals *vitals
 }
 

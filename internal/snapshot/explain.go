@@ -19,7 +19,7 @@ import (
 // Question is a request, or a connection, that need not be sent to know what would happen to it.
 type Question struct {
 	Entrypoint string // "" when the configuration has one only
-	Method     string // "" is GET; TCP, and nothing else, on an entrypoint for connections
+	Method     string // "" is GET; on an entrypoint for connections TCP, for datagrams UDP, and nothing else
 	URL        string // absolute, or a path with Host among the fields; of a connection tls://NAME that it asks for, or ""
 	Client     netip.Addr
 	Fields     []config.HeaderValue
@@ -49,8 +49,10 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 		return nil, err
 	}
 	switch {
-	case ep.Protocol == config.TCP:
+	case ep.Protocol == config.TCP, ep.Shared && strings.EqualFold(q.Method, "TCP"):
 		return explainConn(cfg, ep, q)
+	case ep.Protocol == config.UDP:
+		return explainSession(cfg, ep, q)
 	case ep.Protocol == config.CONNECT || strings.EqualFold(q.Method, "CONNECT"):
 		return explainConnect(cfg, ep, q)
 	}
@@ -133,10 +135,29 @@ func explainConnect(cfg *config.Config, ep *config.Entrypoint, q Question) (*Ans
 	return a, nil
 }
 
+// explainSession answers a question about the datagrams of a client.
+func explainSession(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answer, error) {
+	switch {
+	case !strings.EqualFold(q.Method, "UDP"):
+		return nil, fmt.Errorf("entrypoint %s takes datagrams: ask for the method UDP", ep.Name)
+	case q.URL != "" || len(q.Fields) > 0:
+		return nil, errors.New("of datagrams nothing is known but where they come from: write no URL and no header field")
+	}
+	x := new(exchange.Exchange)
+	x.Record.ClientIP = client(q)
+	a := &Answer{Entrypoint: ep.Name, Method: "UDP", ClientIP: x.Record.ClientIP}
+	in := sessionInput(x)
+	a.walk(cfg, ep, &in, noRouteConn)
+	return a, nil
+}
+
 // walk finds the router and what comes behind it; none is the refusal.
 func (a *Answer) walk(cfg *config.Config, ep *config.Entrypoint, in *route.Input, none *exchange.Error) {
 	entries := RouteEntries(cfg)
 	table := tableOf(entries, ep)
+	if ep.Shared && in.TCP {
+		table = sharedTable(entries, ep)
+	}
 	a.Verdicts = table.Explain(in)
 	i := table.Match(in)
 	if i < 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"time"
 
@@ -50,18 +51,41 @@ func (f *Front) routeConn(g *Generation, c conn.Conn, x *exchange.Exchange) (con
 	if e == nil {
 		return c, nil, noRouteConn
 	}
-	if e.hello > 0 {
+	table, wait := e.table, e.hello
+	if e.shared != nil { // the ClientHello has come: by it the connection has been told from those of requests
+		table, wait = e.shared, sharedWait
+	}
+	if wait > 0 {
 		var err error
-		if c, err = hear(c, x, e.hello); err != nil {
+		if c, err = hear(c, x, wait); err != nil {
 			return c, nil, err
 		}
 	}
 	in := connInput(x)
-	i := e.table.Match(&in)
+	i := table.Match(&in)
 	if i < 0 || g.plans[i].conn == nil { // nil: the entrypoint was one for requests a moment ago
 		return c, nil, noRouteConn
 	}
 	return c, &g.plans[i], nil
+}
+
+// sharedWait is never waited for, since what is read has come already.
+const sharedWait = time.Second
+
+// Passes reports whether a connection on an entrypoint of requests goes to a router of connections, by the name that its
+// client asks for.
+func (f *Front) Passes(client netip.Addr, serverName string) bool {
+	g := f.acquire()
+	if g == nil {
+		return false
+	}
+	defer g.release()
+	e := g.entries[f.entrypoint]
+	if e == nil || e.shared == nil {
+		return false
+	}
+	in := route.Input{TCP: true, Host: []byte(serverName), Path: rootPath, Method: tcpMethod, ClientIP: client.Unmap()}
+	return e.shared.Match(&in) >= 0
 }
 
 // hear finds out which server name the client asks for. One that sends no ClientHello in time, or something else, asks

@@ -44,21 +44,23 @@ type Deps struct {
 // plan is one router, ready to serve.
 type plan struct {
 	router  string
-	handler exchange.Handler     // of requests; nil in a router of connections
+	handler exchange.Handler     // of requests; nil in a router of something else
 	conn    exchange.ConnHandler // of connections
+	udp     *proxy.UDP           // of datagrams
 	meter   *telemetry.Meter
 }
 
 // entry is one entrypoint's view of the routers.
 type entry struct {
 	table   *route.Table
+	shared  *route.Table // of connections, on an entrypoint of requests; nil: none is taken there
 	trusted trusted
 	slash   bool             // encoded slashes are allowed in paths
 	connect bool             // only CONNECT is served
 	pace    conn.Pace        // of its tunnels
 	egress  exchange.Handler // decides about everything that comes; nil: routers do
 
-	// of a tcp entrypoint
+	// of a tcp or udp entrypoint
 	conns *telemetry.ConnMeter
 	hello time.Duration // how long to wait for a ClientHello; 0: no router looks at it
 }
@@ -129,8 +131,11 @@ func (g *Generation) compileRouters() error {
 		if ep.Egress != nil && e.egress == nil {
 			return fmt.Errorf("entrypoint %q: nothing decides about the tunnels of actors", name)
 		}
-		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP {
+		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP || ep.Protocol == config.UDP {
 			g.compileConns(e, ep)
+		}
+		if ep.Shared {
+			e.shared = sharedTable(entries, ep)
 		}
 		g.entries[name] = e
 	}
@@ -138,12 +143,12 @@ func (g *Generation) compileRouters() error {
 	return nil
 }
 
-// compileConns completes the entry of a tcp entrypoint.
+// compileConns completes the entry of an entrypoint of something else than requests.
 func (g *Generation) compileConns(e *entry, ep *config.Entrypoint) {
 	if g.Config.Observability.Metrics {
-		e.conns = g.deps.Metrics.ConnMeter(ep.Name)
+		e.conns = g.deps.Metrics.ConnMeter(ep.Name, ep.Protocol == config.UDP)
 	}
-	if needsHello(g.Config, ep) {
+	if ep.Protocol == config.TCP && needsHello(g.Config, ep) {
 		e.hello = ep.TCPHelloTimeout
 	}
 }
@@ -160,20 +165,31 @@ func needsHello(cfg *config.Config, ep *config.Entrypoint) bool {
 	return false
 }
 
+// kinds are the protocols as route tables tell them apart.
+var kinds = map[config.Protocol]route.Kind{config.HTTP: route.Requests, config.TCP: route.Connections, config.UDP: route.Datagrams}
+
 // tableOf makes the table of an entrypoint.
 func tableOf(entries []route.Entry, ep *config.Entrypoint) *route.Table {
 	if ep.OnlyByName() {
-		entries = slices.Clone(entries)
-		for i := range entries {
-			if len(entries[i].Entrypoints) == 0 {
-				entries[i].Entrypoints = nowhere
-			}
+		entries = onlyByName(entries)
+	}
+	return route.BuildFor(kinds[ep.Protocol], entries, ep.Name)
+}
+
+// sharedTable is the table of the connections that an entrypoint of requests passes on.
+func sharedTable(entries []route.Entry, ep *config.Entrypoint) *route.Table {
+	return route.BuildFor(route.Connections, onlyByName(entries), ep.Name)
+}
+
+// onlyByName takes away the routers that would lead from every entrypoint.
+func onlyByName(entries []route.Entry) []route.Entry {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		if len(entries[i].Entrypoints) == 0 {
+			entries[i].Entrypoints = nowhere
 		}
 	}
-	if ep.Protocol == config.TCP {
-		return route.BuildTCP(entries, ep.Name)
-	}
-	return route.Build(entries, ep.Name)
+	return entries
 }
 
 // nowhere are the entrypoints of a router that names none, where it would have to: no entrypoint has this name.
@@ -184,7 +200,7 @@ func RouteEntries(cfg *config.Config) []route.Entry {
 	entries := make([]route.Entry, 0, len(cfg.Routers))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Routers)) {
 		r := cfg.Routers[name]
-		entries = append(entries, route.Entry{Name: name, Rule: r.Rule, Priority: r.Priority, Entrypoints: r.Entrypoints, TCP: r.Protocol == config.TCP})
+		entries = append(entries, route.Entry{Name: name, Rule: r.Rule, Priority: r.Priority, Entrypoints: r.Entrypoints, Kind: kinds[r.Protocol]})
 	}
 	return entries
 }
@@ -196,9 +212,12 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 		return plan{}, fmt.Errorf("router %q: no service %q", r.Name, r.Service)
 	}
 	m := g.meter(telemetry.Path{Router: r.Name, Service: topology(b), Middlewares: r.Middlewares})
-	if r.Protocol == config.TCP {
+	switch r.Protocol {
+	case config.TCP:
 		h, err := g.connPlan(r, b, m)
 		return plan{router: r.Name, conn: h, meter: m}, err
+	case config.UDP:
+		return plan{router: r.Name, udp: proxy.NewUDP(b), meter: m}, nil
 	}
 	var h exchange.Handler = &accepted{next: g.last(r, b), meter: m}
 	for _, name := range slices.Backward(r.Middlewares) {
@@ -280,8 +299,11 @@ func (g *Generation) Topology() telemetry.Topology {
 		Routers: slices.Sorted(maps.Keys(g.Config.Routers)), Middlewares: slices.Sorted(maps.Keys(g.Config.Middlewares)),
 	}
 	for _, name := range t.Entrypoints {
-		if g.Config.Entrypoints[name].Protocol == config.TCP {
+		switch g.Config.Entrypoints[name].Protocol {
+		case config.TCP:
 			t.TCP = append(t.TCP, name)
+		case config.UDP:
+			t.UDP = append(t.UDP, name)
 		}
 	}
 	for _, b := range g.Balancers() {

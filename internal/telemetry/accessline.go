@@ -115,6 +115,7 @@ func appendOptional(b []byte, x *exchange.Exchange) []byte {
 	b = append(b, r.Outcome.String()...)
 	b = append(b, `","bytes_in":`...)
 	b = strconv.AppendInt(b, r.BytesIn, 10)
+	b = appendDatagrams(b, x)
 	if r.FirstByteAt > 0 {
 		b = append(b, `,"ttft_ms":`...)
 		b = strconv.AppendInt(b, r.FirstByteAt.Milliseconds(), 10)

@@ -104,6 +104,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, name := range t.TCP {
 		c.m.conns[name].render(s, name)
 	}
+	s.datagrams(c.m, t)
 	for _, name := range t.Routers {
 		c.m.routers[name].render(s, name)
 	}

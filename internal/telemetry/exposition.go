@@ -15,6 +15,8 @@ import (
 type Sources struct {
 	// Connections reports the open downstream connections of each entrypoint.
 	Connections func(report func(entrypoint string, open int64))
+	// Datagrams reports what udp entrypoints have passed on and dropped.
+	Datagrams func(report func(entrypoint string, c DatagramCounts))
 	// Backends reports each backend by its id.
 	Backends func(report func(id string, healthy bool, active int64))
 	// Upstream reports the connections that each service holds to its backends.

@@ -21,6 +21,7 @@ type Metrics struct {
 	backends    map[string]*backendStats // by id
 	middlewares map[string]*middlewareStats
 	conns       map[string]*connStats // by entrypoint of protocol tcp
+	sessions    map[string]*connStats // by entrypoint of protocol udp
 	topology    Topology
 }
 
@@ -29,6 +30,7 @@ type Topology struct {
 	Metrics     bool // observability.metrics_enabled
 	Entrypoints []string
 	TCP         []string // those of Entrypoints whose connections are counted by outcome
+	UDP         []string // those whose sessions are
 	Routers     []string
 	Services    []ServiceTopology
 	Middlewares []string
@@ -43,7 +45,8 @@ type ServiceTopology struct {
 // distinct returns a copy sorted and without repetition: a sample rendered twice would spoil the whole scrape.
 func (t Topology) distinct() Topology {
 	sorted := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
-	t.Entrypoints, t.TCP, t.Routers, t.Middlewares = sorted(t.Entrypoints), sorted(t.TCP), sorted(t.Routers), sorted(t.Middlewares)
+	t.Entrypoints, t.TCP, t.UDP = sorted(t.Entrypoints), sorted(t.TCP), sorted(t.UDP)
+	t.Routers, t.Middlewares = sorted(t.Routers), sorted(t.Middlewares)
 	services := make([]ServiceTopology, len(t.Services))
 	for i, s := range t.Services {
 		services[i] = ServiceTopology{s.Name, sorted(s.Backends)}
@@ -61,6 +64,7 @@ func NewMetrics() *Metrics {
 		backends:    make(map[string]*backendStats),
 		middlewares: make(map[string]*middlewareStats),
 		conns:       make(map[string]*connStats),
+		sessions:    make(map[string]*connStats),
 	}
 }
 
@@ -105,6 +109,7 @@ func (m *Metrics) Retain(t Topology) {
 	retain(m.backends, backends)
 	retain(m.middlewares, t.Middlewares)
 	retain(m.conns, t.TCP)
+	retain(m.sessions, t.UDP)
 	m.topology = t
 }
 
@@ -267,13 +272,16 @@ func (t *Meter) attempt(id string) {
 	}
 }
 
-// ConnMeter counts the connections of one tcp entrypoint. A nil ConnMeter counts nothing.
+// ConnMeter counts the connections of one tcp entrypoint, or the sessions of a udp one. A nil ConnMeter counts nothing.
 type ConnMeter struct{ stats *connStats }
 
-// ConnMeter resolves the counters of an entrypoint.
-func (m *Metrics) ConnMeter(entrypoint string) *ConnMeter {
+// ConnMeter resolves the counters of an entrypoint, of protocol udp or else tcp.
+func (m *Metrics) ConnMeter(entrypoint string, udp bool) *ConnMeter {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if udp {
+		return &ConnMeter{entry(m.sessions, entrypoint)}
+	}
 	return &ConnMeter{entry(m.conns, entrypoint)}
 }
 

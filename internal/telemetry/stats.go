@@ -154,23 +154,23 @@ const StatusClientClosed = 499
 
 // statusOf is the status as logs and counters show it; 0 when there was none.
 func statusOf(x *exchange.Exchange) int {
-	if x.Record.Status == 0 && x.Record.Outcome == exchange.OutcomeDisconnected && x.Request.Protocol != exchange.TCP {
+	if x.Record.Status == 0 && x.Record.Outcome == exchange.OutcomeDisconnected && !x.Request.Protocol.Streams() {
 		return StatusClientClosed
 	}
 	return x.Record.Status
 }
 
 // failed reports whether an exchange counts as an error: by its status, of which none at all is one, since the exchange
-// was cut off before; a connection by its outcome.
+// was cut off before; a connection or session by its outcome.
 func failed(x *exchange.Exchange) bool {
-	if x.Request.Protocol == exchange.TCP {
+	if x.Request.Protocol.Streams() {
 		return x.Record.Outcome != exchange.OutcomeOK
 	}
 	status := statusOf(x)
 	return status >= 400 || status == 0
 }
 
-// connStats are the counters of the connections of one tcp entrypoint.
+// connStats are the counters of the connections of one tcp entrypoint, or the sessions of a udp one.
 type connStats struct {
 	outcomes [exchange.Outcomes]atomic.Uint64
 	in, out  atomic.Uint64 // bytes

@@ -114,7 +114,8 @@ func TestPlan(t *testing.T) {
 		if w.Goal.Added <= 0 && (w.Goal.Must <= 0 || w.Goal.Reach <= 0 || w.Goal.Reach > w.Goal.Must) {
 			t.Errorf("%s: goals %+v", w.ID, w.Goal)
 		}
-		if w.Title == "" || w.Unit == "" || w.Path == "" || w.Conns <= 0 {
+		pathless := w.Tool == toolWS || w.Tool == toolTCP || w.Tool == toolUDP
+		if w.Title == "" || w.Unit == "" || (w.Path == "") != pathless || w.Conns <= 0 || (w.Streams > 0) != (w.Tool == toolH2) {
 			t.Errorf("%s is incomplete: %+v", w.ID, w)
 		}
 		if (w.Tool == toolRate) != (w.Rate > 0) {
@@ -167,7 +168,13 @@ func TestDocumentedGoals(t *testing.T) {
 		if w.Goal.Throughput > 0 {
 			throughput = fmt.Sprintf("%.1f", w.Goal.Throughput)
 		}
-		line := fmt.Sprintf("| %s | %.2f | %.2f | %.2f | %.2f | %s |", w.ID, w.Goal.Must, w.Goal.Reach, w.Goal.Reference, w.Goal.Envoy, throughput)
+		limit := func(l float64) string {
+			if l == 0 {
+				return "–"
+			}
+			return fmt.Sprintf("%.2f", l)
+		}
+		line := fmt.Sprintf("| %s | %.2f | %.2f | %s | %s | %s |", w.ID, w.Goal.Must, w.Goal.Reach, limit(w.Goal.Reference), limit(w.Goal.Envoy), throughput)
 		if !strings.Contains(string(text), line) {
 			t.Errorf("docs/bench.md lacks the line %q", line)
 		}

@@ -32,7 +32,7 @@ func (b *bench) measureIdle(ctx context.Context, c candidate, count int) (idleRo
 	}
 	defer p.stop()
 	warm := workload{Tool: toolClosed, Path: "/", Conns: 64, Body: 42}
-	if _, err := b.loadOnce(ctx, warm.loadArgs(p.site.Plain, 0.5)); err != nil {
+	if _, err := b.loadOnce(ctx, warm, p.site, 0.5); err != nil {
 		return out, err
 	}
 	if out.Before, err = p.restingPSS(ctx); err != nil {
@@ -66,9 +66,13 @@ func (b *bench) measureIdle(ctx context.Context, c candidate, count int) (idleRo
 	return out, nil
 }
 
-// loadOnce runs our client and discards what it held.
-func (b *bench) loadOnce(ctx context.Context, args []string) (loadResult, error) {
-	l, err := startLoad(exec.Command(b.kit.load, args...))
+// loadOnce runs a client of our own and discards what it held.
+func (b *bench) loadOnce(ctx context.Context, w workload, s site, seconds float64) (loadResult, error) {
+	cmd, err := b.kit.command(w, s, seconds)
+	if err != nil {
+		return loadResult{}, err
+	}
+	l, err := startLoad(cmd)
 	if err != nil {
 		return loadResult{}, err
 	}

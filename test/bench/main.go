@@ -35,6 +35,7 @@ type bench struct {
 	kit        toolkit
 	cert       certificate
 	upstream   *loader
+	grpc       *loader // upstream of unary calls
 	log        func(line string)
 }
 
@@ -52,6 +53,13 @@ type request struct {
 }
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == grpcRole {
+		if err := serveGRPC(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	runtime.LockOSThread() // children are tied to the life of the thread that started them
 	os.Exit(run())
 }

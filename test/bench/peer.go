@@ -20,7 +20,12 @@ type site struct {
 	Plain    int    // port for clear text
 	TLS      int    // port for TLS
 	Admin    int    // port for metrics, where there is one
-	Upstream int
+	TCP      int    // port for connections passed on as they are
+	UDP      int    // port for datagrams
+	Upstream int    // port of the HTTP upstream
+	EchoTCP  int    // ports of the upstream that sends everything back
+	EchoUDP  int
+	GRPC     int // port of the upstream of unary calls
 	Cert     string
 	Key      string
 	CertPair string // certificate and key in one file
@@ -37,7 +42,8 @@ type peer struct {
 	config  string                      // name of its configuration file
 	text    string                      // template of the file
 	args    func(s site, config string) []string
-	scrape  string // path of its metrics on the admin port, scraped each second; empty is never
+	lacks   []string // workloads that it does not offer
+	scrape  string   // path of its metrics on the admin port, scraped each second; empty is never
 }
 
 // place is where a peer may be found.

@@ -16,7 +16,7 @@ func TestConfigurations(t *testing.T) {
 	for i, p := range peers {
 		t.Run(p.name, func(t *testing.T) {
 			s := b.siteOf(i, p.name)
-			for _, port := range []int{s.Plain, s.TLS, s.Admin} {
+			for _, port := range []int{s.Plain, s.TLS, s.Admin, s.TCP, s.UDP} {
 				if ports[port] != "" || port == b.basePort {
 					t.Errorf("port %d is used twice", port)
 				}

@@ -15,6 +15,7 @@ var nginxPeer = peer{
 	text: `daemon off;
 worker_processes 2;
 worker_rlimit_nofile 20000;
+load_module /usr/lib/nginx/modules/ngx_stream_module.so;
 pid {{.Dir}}/nginx.pid;
 {{if .Root}}user root root;
 {{end}}events {
@@ -31,6 +32,15 @@ http {
 	keepalive_requests 1000000000;
 	keepalive_timeout 75s;
 	tcp_nodelay on;
+	map $http_upgrade $upgraded {
+		default upgrade;
+		"" "";
+	}
+	upstream calls {
+		server 127.0.0.1:{{.GRPC}};
+		keepalive 512;
+		keepalive_requests 1000000000;
+	}
 	upstream up {
 		server 127.0.0.1:{{.Upstream}};
 		keepalive 512;
@@ -38,7 +48,7 @@ http {
 	}
 	server {
 		listen 127.0.0.1:{{.Plain}} backlog=4096;
-		listen 127.0.0.1:{{.TLS}} ssl backlog=4096;
+		listen 127.0.0.1:{{.TLS}} ssl http2 backlog=4096;
 		ssl_certificate {{.Cert}};
 		ssl_certificate_key {{.Key}};
 		ssl_session_cache shared:tls:10m;
@@ -49,6 +59,14 @@ http {
 		proxy_set_header X-Forwarded-Proto $scheme;
 		location / {
 			proxy_pass http://up;
+		}
+		location /ws {
+			proxy_set_header Upgrade $http_upgrade;
+			proxy_set_header Connection $upgraded;
+			proxy_pass http://up;
+		}
+		location /bench.Echo/ {
+			grpc_pass grpc://calls;
 		}
 		location /big {
 			proxy_buffer_size 64k;
@@ -65,6 +83,17 @@ http {
 			proxy_read_timeout 1h;
 			proxy_pass http://up;
 		}
+	}
+}
+stream {
+	server {
+		listen 127.0.0.1:{{.TCP}} backlog=4096;
+		proxy_pass 127.0.0.1:{{.EchoTCP}};
+		tcp_nodelay on;
+	}
+	server {
+		listen 127.0.0.1:{{.UDP}} udp reuseport;
+		proxy_pass 127.0.0.1:{{.EchoUDP}};
 	}
 }
 `,
@@ -91,13 +120,21 @@ defaults
 	timeout http-keep-alive 75s
 frontend web
 	bind 127.0.0.1:{{.Plain}} backlog 4096
-	bind 127.0.0.1:{{.TLS}} ssl crt {{.CertPair}} alpn http/1.1 backlog 4096
+	bind 127.0.0.1:{{.TLS}} ssl crt {{.CertPair}} alpn h2,http/1.1 backlog 4096
 	option forwardfor
 	http-request set-header X-Forwarded-Proto %[ssl_fc,iif(https,http)]
+	use_backend calls if { path_beg /bench.Echo/ }
 	default_backend up
 backend up
 	server up 127.0.0.1:{{.Upstream}}
+backend calls
+	server calls 127.0.0.1:{{.GRPC}} proto h2
+listen tcp
+	mode tcp
+	bind 127.0.0.1:{{.TCP}} backlog 4096
+	server echo 127.0.0.1:{{.EchoTCP}}
 `,
+	lacks: []string{"W9"},
 }
 
 var envoyPeer = peer{
@@ -115,7 +152,9 @@ var envoyPeer = peer{
           typed_config:
             "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
             stat_prefix: web
-            codec_type: HTTP1
+            codec_type: AUTO
+            upgrade_configs:
+            - upgrade_type: websocket
             use_remote_address: true
             http_filters:
             - name: envoy.filters.http.router
@@ -126,6 +165,8 @@ var envoyPeer = peer{
               - name: all
                 domains: ["*"]
                 routes:
+                - match: { prefix: "/bench.Echo/" }
+                  route: { cluster: calls, timeout: 0s }
                 - match: { prefix: "/" }
                   route: { cluster: up, timeout: 0s }
 {{end -}}
@@ -143,11 +184,65 @@ static_resources:
           typed_config:
             "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
             common_tls_context:
+              alpn_protocols: [h2, http/1.1]
               tls_certificates:
               - certificate_chain: { filename: "{{.Cert}}" }
                 private_key: { filename: "{{.Key}}" }
         {{- template "filter" .}}
+  - name: tcp
+    address: { socket_address: { address: 127.0.0.1, port_value: {{.TCP}} } }
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.tcp_proxy
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+          stat_prefix: tcp
+          cluster: echo
+  - name: udp
+    address: { socket_address: { protocol: UDP, address: 127.0.0.1, port_value: {{.UDP}} } }
+    listener_filters:
+    - name: envoy.filters.udp_listener.udp_proxy
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig
+        stat_prefix: udp
+        matcher:
+          on_no_match:
+            action:
+              name: route
+              typed_config:
+                "@type": type.googleapis.com/envoy.extensions.filters.udp.udp_proxy.v3.Route
+                cluster: datagrams
   clusters:
+  - name: echo
+    type: STATIC
+    load_assignment:
+      cluster_name: echo
+      endpoints:
+      - lb_endpoints:
+        - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: {{.EchoTCP}} } } }
+  - name: datagrams
+    type: STATIC
+    load_assignment:
+      cluster_name: datagrams
+      endpoints:
+      - lb_endpoints:
+        - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: {{.EchoUDP}} } } }
+  - name: calls
+    type: STATIC
+    connect_timeout: 5s
+    circuit_breakers:
+      thresholds:
+      - { max_connections: 20000, max_pending_requests: 20000, max_requests: 20000 }
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config:
+          http2_protocol_options: {}
+    load_assignment:
+      cluster_name: calls
+      endpoints:
+      - lb_endpoints:
+        - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: {{.GRPC}} } } }
   - name: up
     type: STATIC
     connect_timeout: 5s

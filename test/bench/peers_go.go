@@ -19,13 +19,52 @@ entrypoints "tls" {
     key_file  = "{{.Key}}"
   }
 }
+entrypoints "tcp" {
+  address  = "127.0.0.1:{{.TCP}}"
+  protocol = "tcp"
+}
+entrypoints "udp" {
+  address  = "127.0.0.1:{{.UDP}}"
+  protocol = "udp"
+}
 routers "all" {
-  rule    = "PathPrefix(` + "`/`" + `)"
-  service = "up"
+  rule        = "PathPrefix(` + "`/`" + `)"
+  service     = "up"
+  entrypoints = ["web", "tls"]
+}
+routers "calls" {
+  rule        = "PathPrefix(` + "`/bench.Echo/`" + `)"
+  service     = "calls"
+  entrypoints = ["web", "tls"]
+}
+routers "tcp" {
+  rule        = "PathPrefix(` + "`/`" + `)"
+  service     = "tcp"
+  entrypoints = ["tcp"]
+}
+routers "udp" {
+  rule        = "PathPrefix(` + "`/`" + `)"
+  service     = "udp"
+  entrypoints = ["udp"]
 }
 services "up" {
   load_balancer {
     servers = [{ url = "http://127.0.0.1:{{.Upstream}}" }]
+  }
+}
+services "calls" {
+  load_balancer {
+    servers = [{ url = "h2c://127.0.0.1:{{.GRPC}}" }]
+  }
+}
+services "tcp" {
+  load_balancer {
+    servers = [{ url = "tcp://127.0.0.1:{{.EchoTCP}}" }]
+  }
+}
+services "udp" {
+  load_balancer {
+    servers = [{ url = "udp://127.0.0.1:{{.EchoUDP}}" }]
   }
 }
 observability {
@@ -34,6 +73,7 @@ observability {
   tracing_enabled    = false
 }
 `,
+	lacks: []string{"W8a"},
 }
 
 var sluicePeer = peer{
@@ -55,13 +95,52 @@ entrypoints "tls" {
     key_file  = "{{.Key}}"
   }
 }
+entrypoints "tcp" {
+  address  = "127.0.0.1:{{.TCP}}"
+  protocol = "tcp"
+}
+entrypoints "udp" {
+  address  = "127.0.0.1:{{.UDP}}"
+  protocol = "udp"
+}
 routers "all" {
-  rule    = "PathPrefix(` + "`/`" + `)"
-  service = "up"
+  rule        = "PathPrefix(` + "`/`" + `)"
+  service     = "up"
+  entrypoints = ["web", "tls"]
+}
+routers "calls" {
+  rule        = "PathPrefix(` + "`/bench.Echo/`" + `)"
+  service     = "calls"
+  entrypoints = ["web", "tls"]
+}
+routers "tcp" {
+  rule        = "HostSNI(` + "`*`" + `)"
+  service     = "tcp"
+  entrypoints = ["tcp"]
+}
+routers "udp" {
+  rule        = "PathPrefix(` + "`/`" + `)"
+  service     = "udp"
+  entrypoints = ["udp"]
 }
 services "up" {
   load_balancer {
     servers = [{ url = "http://127.0.0.1:{{.Upstream}}" }]
+  }
+}
+services "calls" {
+  load_balancer {
+    servers = [{ url = "h2c://127.0.0.1:{{.GRPC}}" }]
+  }
+}
+services "tcp" {
+  load_balancer {
+    servers = [{ url = "tcp://127.0.0.1:{{.EchoTCP}}" }]
+  }
+}
+services "udp" {
+  load_balancer {
+    servers = [{ url = "udp://127.0.0.1:{{.EchoUDP}}" }]
   }
 }
 observability {
@@ -103,7 +182,9 @@ http://:{{.Plain}} {
 https://:{{.TLS}} {
 	bind 127.0.0.1
 	tls {{.Cert}} {{.Key}}
+	reverse_proxy /bench.Echo/* h2c://127.0.0.1:{{.GRPC}}
 	reverse_proxy 127.0.0.1:{{.Upstream}}
 }
 `,
+	lacks: []string{"W8b", "W9"},
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -34,6 +35,10 @@ func (r *request) perform(ctx context.Context) (*result, error) {
 		return nil, err
 	}
 	defer r.upstream.finish()
+	if err := r.startGRPC(ctx); err != nil {
+		return nil, err
+	}
+	defer r.grpc.finish()
 	res := r.newResult(ctx)
 	if len(r.plan) > 0 {
 		err = r.measureAll(ctx, res, found)
@@ -52,7 +57,10 @@ func (r *request) newResult(ctx context.Context) *result {
 	res := &result{
 		Started: time.Now().Format(time.RFC3339), Machine: machine(), Processors: r.processors,
 		Trials: r.trials, Seconds: r.seconds, MaxOthers: r.maxOthers, plan: r.plan,
-		Tools: []string{"own client and upstream (c/load.c, c/upstream.c)"}, Verdicts: []verdict{},
+		Tools: []string{"own clients and upstream (c/*.c)"}, Verdicts: []verdict{},
+	}
+	if r.kit.h2load != "" {
+		res.Tools = append(res.Tools, "h2load "+versionOf(ctx, r.kit.h2load, []string{"--version"}))
 	}
 	if r.kit.wrk != "" {
 		res.Tools = append(res.Tools, "wrk "+versionOf(ctx, r.kit.wrk, []string{"-v"}))
@@ -121,6 +129,9 @@ func (r *request) runWorkload(ctx context.Context, res *result, up []*running, w
 	rows := make([]row, len(up))
 	for i, p := range up {
 		rows[i] = row{Workload: w.ID, Proxy: p.name}
+		if slices.Contains(p.lacks, w.ID) {
+			rows[i].Failed = "does not offer it"
+		}
 	}
 	err := r.rounds(ctx, up, w, func(i int, t trial, err error) bool {
 		if err != nil {
@@ -144,6 +155,9 @@ func (r *request) runWorkload(ctx context.Context, res *result, up []*running, w
 // outcome and tells whether the proxy stays in.
 func (r *request) rounds(ctx context.Context, up []*running, w workload, keep func(i int, t trial, err error) bool) error {
 	out := make([]bool, len(up))
+	for i, p := range up {
+		out[i] = slices.Contains(p.lacks, w.ID)
+	}
 	for round := range r.trials {
 		for i, p := range up {
 			if out[i] {

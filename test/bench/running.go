@@ -18,6 +18,10 @@ import (
 // readyTime is how long a proxy may take until it answers.
 const readyTime = 20 * time.Second
 
+// grpcOffset is the place of the upstream of unary calls in the first block of ports; c/upstream.c
+// has the first three.
+const grpcOffset = 3
+
 // portsEach is how many ports a proxy gets; the upstream has the first block.
 const portsEach = 10
 
@@ -42,7 +46,8 @@ func (b *bench) siteOf(index int, name string) site {
 	base := b.basePort + portsEach*(index+1)
 	dir := filepath.Join(b.cache, "run", name)
 	return site{
-		Dir: dir, Plain: base, TLS: base + 1, Admin: base + 2, Upstream: b.basePort,
+		Dir: dir, Plain: base, TLS: base + 1, Admin: base + 2, TCP: base + 3, UDP: base + 4,
+		Upstream: b.basePort, EchoTCP: b.basePort + 1, EchoUDP: b.basePort + 2, GRPC: b.basePort + grpcOffset,
 		Cert: b.cert.cert, Key: b.cert.key, CertPair: b.cert.pair,
 		Log: filepath.Join(dir, "access.log"), Root: os.Geteuid() == 0,
 	}
@@ -63,7 +68,7 @@ func free(ports ...int) error {
 // startPeer starts a peer and waits until it forwards. The caller must stop it.
 func (b *bench) startPeer(ctx context.Context, c candidate) (*running, error) {
 	s := b.siteOf(c.index, c.name)
-	if err := free(s.Plain, s.TLS, s.Admin); err != nil {
+	if err := free(s.Plain, s.TLS, s.Admin, s.TCP, s.UDP); err != nil {
 		return nil, err
 	}
 	cmd, err := c.command(c.binary, s)
@@ -142,6 +147,11 @@ func (p *running) check(ctx context.Context) error {
 		return err
 	}
 	p.notes = missing(string(head))
+	if !slices.Contains(p.lacks, "gRPC") {
+		if err := call(ctx, p.site.TLS); err != nil {
+			p.notes = append(p.notes, err.Error())
+		}
+	}
 	if p.scrape != "" {
 		if _, err := fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d%s", p.site.Admin, p.scrape), nil); err != nil {
 			return fmt.Errorf("metrics: %w", err)
@@ -168,7 +178,7 @@ func missing(head string) []string {
 
 // startUpstream starts the shared backend; it ends with its input.
 func (b *bench) startUpstream(ctx context.Context) error {
-	if err := free(b.basePort); err != nil {
+	if err := free(b.basePort, b.basePort+1, b.basePort+2, b.basePort+grpcOffset); err != nil {
 		return err
 	}
 	l, err := startLoad(exec.Command(b.kit.upstream, fmt.Sprint(b.basePort)))

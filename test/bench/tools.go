@@ -38,8 +38,11 @@ end
 
 // toolkit holds the paths of what the bench itself runs.
 type toolkit struct {
-	upstream, load string
-	wrk, wrkScript string // wrk is empty when it is not there
+	upstream, load  string
+	echo, handshake string
+	h2load          string // empty when it is not there
+	call            string // file with the message of a unary call
+	wrk, wrkScript  string // wrk is empty when it is not there
 }
 
 // buildTools compiles the C tools into the cache, in a directory named by their sources, so
@@ -61,9 +64,15 @@ func buildTools(ctx context.Context, cache string) (toolkit, error) {
 		sum.Write(b)
 	}
 	dir := filepath.Join(cache, "tools-"+hex.EncodeToString(sum.Sum(nil))[:12])
-	kit := toolkit{upstream: filepath.Join(dir, "upstream"), load: filepath.Join(dir, "load"), wrkScript: filepath.Join(dir, "wrk.lua")}
+	kit := toolkit{
+		upstream: filepath.Join(dir, "upstream"), load: filepath.Join(dir, "load"), wrkScript: filepath.Join(dir, "wrk.lua"),
+		echo: filepath.Join(dir, "echo"), handshake: filepath.Join(dir, "handshake"),
+	}
 	if p, err := exec.LookPath("wrk"); err == nil {
 		kit.wrk = p
+	}
+	if p, err := exec.LookPath("h2load"); err == nil {
+		kit.h2load = p
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return toolkit{}, fmt.Errorf("directory of the tools: %w", err)
@@ -76,12 +85,15 @@ func buildTools(ctx context.Context, cache string) (toolkit, error) {
 	if err := os.WriteFile(kit.wrkScript, []byte(wrkScript), 0o644); err != nil {
 		return toolkit{}, fmt.Errorf("script of wrk: %w", err)
 	}
-	for _, out := range []string{kit.upstream, kit.load} {
+	if kit.call, err = writeCall(dir); err != nil {
+		return toolkit{}, err
+	}
+	for _, out := range []string{kit.upstream, kit.load, kit.echo, kit.handshake} {
 		if _, err := os.Stat(out); err == nil {
 			continue
 		}
 		made := out + ".new" // renamed, so that a broken compilation is never taken for a tool
-		cc := exec.CommandContext(ctx, "gcc", "-O2", "-Wall", "-Wextra", "-o", made, out+".c")
+		cc := exec.CommandContext(ctx, "gcc", "-O2", "-Wall", "-Wextra", "-o", made, out+".c", "-lssl", "-lcrypto", "-lpthread")
 		if msg, err := cc.CombinedOutput(); err != nil {
 			return toolkit{}, fmt.Errorf("compiling %s: %w\n%s", filepath.Base(out), err, msg)
 		}

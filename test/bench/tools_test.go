@@ -1,10 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -22,8 +28,8 @@ func startBackend(t *testing.T) (*bench, int) {
 	if b.kit, err = buildTools(t.Context(), b.cache); err != nil {
 		t.Fatal(err)
 	}
-	for range 5 { // another process may take the port before the upstream does
-		b.basePort = freePort(t)
+	for range 50 { // another process may take one of the ports before the upstream does
+		b.basePort = portBlock()
 		if err = b.startUpstream(t.Context()); err == nil {
 			break
 		}
@@ -35,30 +41,23 @@ func startBackend(t *testing.T) (*bench, int) {
 	return b, b.basePort
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
+// portBlock is the first of the ports that an upstream needs, below those that the system gives to clients.
+func portBlock() int { return 20000 + 4*rand.IntN(3000) }
 
 func TestLoadTools(t *testing.T) {
 	b, port := startBackend(t)
 	plan := append([]workload{}, workloads...)
 	plan = append(plan, plan[0].fixedRate(2000))
 	for _, w := range plan {
-		if w.Tool == toolWrk {
-			continue
-		}
 		t.Run(w.ID+" "+string(w.Tool), func(t *testing.T) {
+			if !w.Tool.stays() || w.Tool == toolFull || w.Tool == toolResumed {
+				t.Skip("the upstream speaks no TLS: see TestTLSTools")
+			}
 			w.Warm = 0.2
 			if w.Tool == toolPaced {
 				w.Conns = 50
 			}
-			res, err := b.loadOnce(t.Context(), w.loadArgs(port, 0.3))
+			res, err := b.loadOnce(t.Context(), w, site{Plain: port, TCP: port + 1, UDP: port + 2}, 0.3)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,10 +74,77 @@ func TestLoadTools(t *testing.T) {
 	}
 }
 
+// A server of the standard library stands in for a proxy that speaks TLS.
+func TestTLSTools(t *testing.T) {
+	b, _ := startBackend(t)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == grpcPath {
+			answerCall(w, r)
+			return
+		}
+		_, _ = w.Write(bytes.Repeat([]byte{'x'}, 42))
+	}))
+	s.EnableHTTP2 = true
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // connections end in the middle when a window does
+	s.StartTLS()
+	defer s.Close()
+	at := site{TLS: s.Listener.Addr().(*net.TCPAddr).Port}
+	if err := call(t.Context(), at.TLS); err != nil {
+		t.Error(err)
+	}
+	for _, w := range workloads {
+		if w.Tool.stays() && w.Tool != toolFull && w.Tool != toolResumed {
+			continue
+		}
+		t.Run(w.ID+" "+string(w.Tool), func(t *testing.T) {
+			cmd, err := b.kit.command(w, at, 1)
+			if err != nil {
+				t.Skip(err)
+			}
+			l, err := startLoad(cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.finish()
+			read := l.result
+			if w.Tool == toolH2 {
+				read = l.h2Result
+			}
+			if res, err := read(t.Context(), toolGrace); err != nil || res.N == 0 || res.Errors != 0 || res.PerSecond <= 0 {
+				t.Errorf("%+v, %v", res, err)
+			}
+		})
+	}
+}
+
+func TestParseH2load(t *testing.T) {
+	const counts = "requests: 900 total, 910 started, 900 done, 890 succeeded, 10 failed, 10 errored, 2 timeout"
+	for _, c := range []struct {
+		name, finished, requests string
+		ok                       bool
+	}{
+		{"whole", "finished in 2.50s, 356.00 req/s, 3.41MB/s", counts, true},
+		{"milliseconds", "finished in 250.00ms, 3560.00 req/s, 3.41MB/s", counts, true},
+		{"no time", "finished in , 356.00 req/s", counts, false},
+		{"no rate", "finished in 2.50s", counts, false},
+		{"no counts", "finished in 2.50s, 356.00 req/s, 3.41MB/s", "requests: many", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			res, err := parseH2load(c.finished, c.requests)
+			if (err == nil) != c.ok {
+				t.Fatalf("err = %v", err)
+			}
+			if c.ok && (res.N != 890 || res.Errors != 12 || res.PerSecond < 356 || res.Seconds <= 0 || res.P50 != -1) {
+				t.Errorf("%+v", res)
+			}
+		})
+	}
+}
+
 func TestLoadCountsWrongAnswers(t *testing.T) {
 	b, port := startBackend(t)
 	w := workload{Tool: toolRate, Path: "/", Conns: 4, Body: 43, Rate: 200, Warm: 0.01}
-	res, err := b.loadOnce(t.Context(), w.loadArgs(port, 0.3))
+	res, err := b.loadOnce(t.Context(), w, site{Plain: port}, 0.3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +162,7 @@ func TestOpenLoopSeesAStall(t *testing.T) {
 	}
 	defer l.Close()
 	w := workload{Tool: toolRate, Path: "/", Conns: 2, Rate: 1000}
-	res, err := b.loadOnce(t.Context(), w.loadArgs(l.Addr().(*net.TCPAddr).Port, 0.4))
+	res, err := b.loadOnce(t.Context(), w, site{Plain: l.Addr().(*net.TCPAddr).Port}, 0.4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +224,7 @@ func TestMeasure(t *testing.T) {
 
 func TestToolThatFailsIsExplained(t *testing.T) {
 	b, _ := startBackend(t)
-	_, err := b.loadOnce(t.Context(), []string{"nonsense"})
+	_, err := b.loadOnce(t.Context(), workload{Tool: "nonsense"}, site{}, 0)
 	if err == nil || !strings.Contains(err.Error(), "usage:") {
 		t.Errorf("err = %v", err)
 	}

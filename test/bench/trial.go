@@ -124,12 +124,15 @@ func (b *bench) measure(ctx context.Context, p *running, w workload) (trial, err
 		stop := scrape(ctx, fmt.Sprintf("http://127.0.0.1:%d%s", p.site.Admin, p.scrape))
 		defer stop()
 	}
+	cmd, err := b.kit.command(w, p.site, b.seconds)
+	if err != nil {
+		return trial{}, err
+	}
 	var t trial
-	var err error
-	if w.Tool == toolWrk {
-		t, err = b.measureWrk(ctx, p, w)
+	if w.Tool.stays() {
+		t, err = b.measureWindow(ctx, p, cmd)
 	} else {
-		t, err = b.measureLoad(ctx, p, w)
+		t, err = b.measureWhole(ctx, p, w, cmd)
 	}
 	if gone := p.ended(); gone != nil {
 		return t, fmt.Errorf("%s ended during the trial: %w", p.name, gone)
@@ -138,15 +141,15 @@ func (b *bench) measure(ctx context.Context, p *running, w workload) (trial, err
 	return t, err
 }
 
-// measureLoad uses our own client, which tells when its window begins and keeps its
+// measureWindow uses a client of our own, which tells when its window begins and keeps its
 // connections until it is let go, so that memory is read with all of them in place.
-func (b *bench) measureLoad(ctx context.Context, p *running, w workload) (trial, error) {
-	l, err := startLoad(exec.Command(b.kit.load, w.loadArgs(p.site.Plain, b.seconds)...))
+func (b *bench) measureWindow(ctx context.Context, p *running, cmd *exec.Cmd) (trial, error) {
+	l, err := startLoad(cmd)
 	if err != nil {
 		return trial{}, err
 	}
 	defer l.finish()
-	ours := []int{os.Getpid(), b.upstream.pid(), l.pid()}
+	ours := append(b.own(), l.pid())
 	if _, err := l.next(ctx, "start", toolGrace); err != nil {
 		return trial{}, err
 	}
@@ -165,22 +168,25 @@ func (b *bench) measureLoad(ctx context.Context, p *running, w workload) (trial,
 	return p.trial(res, to.since(from, b.processors, 0))
 }
 
-// measureWrk uses wrk, whose own CPU is known only once it has ended.
-func (b *bench) measureWrk(ctx context.Context, p *running, w workload) (trial, error) {
-	if b.kit.wrk == "" {
-		return trial{}, errors.New("wrk is not installed")
-	}
-	ours := []int{os.Getpid(), b.upstream.pid()}
+// measureWhole uses a foreign tool, whose own CPU is known only once it has ended.
+func (b *bench) measureWhole(ctx context.Context, p *running, w workload, cmd *exec.Cmd) (trial, error) {
+	ours := b.own()
 	from, err := read(p.pid(), ours)
 	if err != nil {
 		return trial{}, err
 	}
-	l, err := startLoad(exec.Command(b.kit.wrk, w.wrkArgs(p.site.TLS, b.seconds, b.kit.wrkScript)...))
+	l, err := startLoad(cmd)
 	if err != nil {
 		return trial{}, err
 	}
 	defer l.finish()
-	res, err := l.result(ctx, toolGrace+time.Duration(b.seconds*float64(time.Second)))
+	limit := toolGrace + time.Duration(b.seconds*float64(time.Second))
+	var res loadResult
+	if w.Tool == toolH2 {
+		res, err = l.h2Result(ctx, limit)
+	} else {
+		res, err = l.result(ctx, limit)
+	}
 	if err != nil {
 		return trial{}, err
 	}
@@ -191,6 +197,15 @@ func (b *bench) measureWrk(ctx context.Context, p *running, w workload) (trial, 
 	}
 	used := l.cmd.ProcessState.UserTime() + l.cmd.ProcessState.SystemTime()
 	return p.trial(res, to.since(from, b.processors, used))
+}
+
+// own are the processes of the bench itself.
+func (b *bench) own() []int {
+	ids := []int{os.Getpid(), b.upstream.pid()}
+	if b.grpc != nil {
+		ids = append(ids, b.grpc.pid())
+	}
+	return ids
 }
 
 // trial makes the figures of one run.

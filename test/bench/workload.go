@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -18,6 +17,16 @@ const (
 	toolPaced  tool = "paced"  // reader of paced event streams
 	toolIdle   tool = "idle"   // connections that stay idle after one request
 	toolWrk    tool = "wrk"    // closed loop over TLS
+	toolH2     tool = "h2"     // h2load: HTTP/2 over TLS, Streams at a time on each connection
+
+	// The modes of c/handshake.c: a new TLS connection for each request.
+	toolFull    tool = "full"
+	toolResumed tool = "resumed"
+
+	// The modes of c/echo.c: 32 bytes there and back.
+	toolWS  tool = "ws"
+	toolTCP tool = "tcp"
+	toolUDP tool = "udp"
 )
 
 // goal holds the limits of one workload. A zero means that there is no such goal.
@@ -38,10 +47,13 @@ type workload struct {
 	Tool  tool
 	Path  string
 	Conns int
-	Post  int     // bytes of request body; 0 is a GET
-	Body  int     // bytes that each answer's body must have; 0 is any
-	Rate  float64 // requests a second, of toolRate
-	Warm  float64 // seconds before the measured window
+	// Streams is how many requests are out at once on each connection, of toolH2.
+	Streams int
+	GRPC    bool    // toolH2 makes unary calls
+	Post    int     // bytes of request body; 0 is a GET
+	Body    int     // bytes that each answer's body must have; 0 is any
+	Rate    float64 // requests a second, of toolRate
+	Warm    float64 // seconds before the measured window
 	// Fixed asks for a second phase: latency in an open loop at 70 % of nginx's rate.
 	Fixed bool
 	// First asks for the time to the first byte of the answer in that phase.
@@ -66,6 +78,11 @@ var workloads = []workload{
 		Goal: goal{Must: 0.90, Reach: 0.75, Reference: 0.80, Envoy: 0.40, Throughput: 1},
 	},
 	{
+		ID: "W3", Title: "GET over HTTP/2 and TLS, 42 B, 4 connections of 16 streams", Unit: "request", Tool: toolH2,
+		Path: "/", Conns: 4, Streams: 16,
+		Goal: goal{Must: 0.75, Reach: 0.60, Reference: 0.50, Envoy: 0.35, Throughput: 1},
+	},
+	{
 		ID: "W4", Title: "POST of 1 KiB JSON, 64 connections", Unit: "request", Tool: toolClosed,
 		Path: "/v1/chat/completions", Conns: 64, Post: 1024, Body: 42, Warm: 0.3, Fixed: true,
 		Goal: goal{Must: 1.05, Reach: 0.85, Reference: 0.60, Envoy: 0.30, Throughput: 1},
@@ -86,9 +103,44 @@ var workloads = []workload{
 		Goal: goal{Must: 1.25, Reach: 1.10, Reference: 0.80, Envoy: 0.45, Throughput: 0.9},
 	},
 	{
+		ID: "W6b", Title: "new TLS connection for each request, resumed, 64 at a time", Unit: "request", Tool: toolResumed,
+		Path: "/", Conns: 64, Body: 42, Warm: 0.5,
+		Goal: goal{Must: 2.10, Reach: 1.70, Reference: 1.35, Envoy: 1.00, Throughput: 0.6},
+	},
+	{
+		ID: "W6f", Title: "new TLS connection for each request, full handshake, 64 at a time", Unit: "request", Tool: toolFull,
+		Path: "/", Conns: 64, Body: 42, Warm: 0.5,
+		Goal: goal{Must: 1.30, Reach: 1.10},
+	},
+	{
 		ID: "W7", Title: "100 KiB body, 64 connections", Unit: "request", Tool: toolClosed,
 		Path: "/big", Conns: 64, Body: 102400, Warm: 0.3, Fixed: true,
 		Goal: goal{Must: 0.90, Reach: 0.75, Reference: 0.85, Envoy: 0.50, Throughput: 1},
+	},
+	{
+		ID: "W7b", Title: "100 KiB body over TLS, 64 connections", Unit: "request", Tool: toolWrk,
+		Path: "/big", Conns: 64,
+		Goal: goal{Must: 1.00, Reach: 0.80, Reference: 1.45, Envoy: 0.80, Throughput: 1},
+	},
+	{
+		ID: "W8a", Title: "WebSocket, 32 bytes there and back, 64 connections", Unit: "message", Tool: toolWS,
+		Conns: 64, Warm: 0.3,
+		Goal: goal{Must: 1.20, Reach: 1.05, Envoy: 0.75, Throughput: 1},
+	},
+	{
+		ID: "W8b", Title: "TCP, 32 bytes there and back, 64 connections", Unit: "message", Tool: toolTCP,
+		Conns: 64, Warm: 0.3,
+		Goal: goal{Must: 1.10, Reach: 1.00, Reference: 1.10, Envoy: 0.75, Throughput: 1},
+	},
+	{
+		ID: "W9", Title: "UDP, 32 bytes there and back, 64 flows", Unit: "datagram", Tool: toolUDP,
+		Conns: 64, Warm: 0.3,
+		Goal: goal{Must: 0.95, Reach: 0.80, Reference: 0.75, Throughput: 1},
+	},
+	{
+		ID: "gRPC", Title: "gRPC unary over TLS, 32 bytes there and back, 4 connections of 16 streams", Unit: "call", Tool: toolH2,
+		Path: grpcPath, Conns: 4, Streams: 16, GRPC: true,
+		Goal: goal{Must: 0.75, Reach: 0.60, Reference: 0.60, Envoy: 0.40, Throughput: 1},
 	},
 	{
 		ID: "W10", Title: "low rate: 4000 requests a second over 16 connections", Unit: "request", Tool: toolRate,
@@ -148,31 +200,3 @@ func (w workload) fixedRate(rate float64) workload {
 	w.Tool, w.Rate = toolRate, rate
 	return w
 }
-
-// loadArgs are the arguments of our client for a proxy on the given port.
-func (w workload) loadArgs(port int, seconds float64) []string {
-	args := []string{
-		string(w.Tool), "-port", strconv.Itoa(port), "-conns", strconv.Itoa(w.Conns),
-		"-secs", decimal(seconds), "-warm", decimal(w.Warm), "-path", w.Path,
-	}
-	if w.Post > 0 {
-		args = append(args, "-post", strconv.Itoa(w.Post))
-	}
-	if w.Body > 0 {
-		args = append(args, "-expect", strconv.Itoa(w.Body))
-	}
-	if w.Tool == toolRate {
-		args = append(args, "-rate", decimal(w.Rate))
-	}
-	return args
-}
-
-// wrkArgs are the arguments of wrk, whose script prints the line that our client prints.
-func (w workload) wrkArgs(port int, seconds float64, script string) []string {
-	return []string{
-		"-t1", "-c" + strconv.Itoa(w.Conns), "-d" + strconv.Itoa(max(1, int(seconds+0.5))) + "s",
-		"-s", script, "-H", "Host: bench.example", fmt.Sprintf("https://127.0.0.1:%d%s", port, w.Path),
-	}
-}
-
-func decimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

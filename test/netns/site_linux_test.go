@@ -212,31 +212,6 @@ func (s *site) start(name string) *running {
 	r := &running{site: s, addr: fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(s.t, 1)[0]), orders: s.path(name)}
 	path, err := binary()
 	if err != nil {
-		t.Fatal(err)
-	}
-	return exec.Command(path, args...)
-}
-
-// running is a worker's process.
-type running struct {
-	*site
-	*gatewaytest.Process
-	addr   string // of its ingress
-	orders string
-	client *http.Client
-}
-
-// start runs the worker and waits until it takes orders.
-func (s *site) start(name string) *running {
-	s.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r := &running{site: s, addr: l.Addr().String(), orders: s.path(name)}
-	_ = l.Close()
-	path, err := binary()
-	if err != nil {
 		s.t.Fatal(err)
 	}
 	r.Process = gatewaytest.Run(s.t, path, "run", "--run", s.run.String(), "--orders", r.orders, "--suspend-drain", "500ms",

@@ -48,6 +48,15 @@ static inline void hist_add(struct hist *h, int64_t ns)
 	h->total++;
 }
 
+static inline void hist_merge(struct hist *h, const struct hist *from)
+{
+	for (int i = 0; i < HIST_SLOTS; i++)
+		h->slot[i] += from->slot[i];
+	h->total += from->total;
+	if (from->max > h->max)
+		h->max = from->max;
+}
+
 /* The value below which the share q (0..1) of all records lies, in microseconds; -1 when there are none. */
 static inline double hist_us(const struct hist *h, double q)
 {

@@ -7,6 +7,9 @@
  *   /paced  one event each 33.33 ms until the client leaves; each carries the
  *           monotonic time at which it was sent ("t":"nanoseconds")
  *   /echo   the request head as it arrived
+ *   /ws     a WebSocket that sends the payload of each frame back
+ *
+ * On PORT+1 it sends the bytes of a connection back, on PORT+2 (UDP) those of a datagram.
  *
  * One thread, one epoll set, no allocation after a connection is open. It prints
  * "ready" once it listens and ends when its standard input does.
@@ -26,6 +29,7 @@
 #include <unistd.h>
 
 #include "wire.h"
+#include "ws.h"
 
 #define EVENTS 32
 #define BIG 102400
@@ -39,6 +43,8 @@ struct piece {
 struct conn {
 	int fd;
 	int paced, closed;
+	int echoes;   /* sends bytes back; no HTTP */
+	int ws, part; /* a WebSocket, and the bytes of the next frame that have come */
 	int blocked;              /* waits for room in the socket buffer */
 	const struct piece *next; /* pieces of the answer still to send */
 	int pieces;
@@ -51,7 +57,7 @@ struct conn {
 
 static int epfd;
 static struct conn *due_first, *due_last; /* in order of due, as every step is the same */
-static struct piece small_answer[1], big_answer[1], sse_answer[EVENTS + 1];
+static struct piece small_answer[1], big_answer[1], sse_answer[EVENTS + 1], ws_answer[1];
 
 static long now_ns(void)
 {
@@ -83,6 +89,8 @@ static void prepare_answers(void)
 		"Content-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n", BIG);
 	memset(text + n, 'x', BIG);
 	big_answer[0] = keep(text, (size_t)n + BIG);
+
+	ws_answer[0] = keep(WS_ANSWER, sizeof WS_ANSWER - 1);
 
 	n = snprintf(text, sizeof text,
 		"HTTP/1.1 200 OK\r\nServer: up\r\nDate: Mon, 30 Nov 2026 02:12:55 GMT\r\n"
@@ -173,6 +181,9 @@ static int conn_answer(struct conn *c)
 	} else if (strncmp(path, "/sse", 4) == 0) {
 		c->next = sse_answer;
 		c->pieces = EVENTS + 1;
+	} else if (strncmp(path, "/ws", 3) == 0) {
+		c->next = ws_answer;
+		c->ws = 1;
 	} else if (strncmp(path, "/echo", 5) == 0) {
 		free((void *)c->echo.p);
 		c->echo = echo_answer(&c->req);
@@ -186,6 +197,21 @@ static int conn_answer(struct conn *c)
 	return conn_flush(c);
 }
 
+/*
+ * Answers each frame that has come whole. Only frames of the bench's own length and mask are
+ * known, so what comes back does not depend on what came.
+ */
+static int ws_readable(struct conn *c, ssize_t n)
+{
+	static const char answer[ECHO_BYTES + 2] = {(char)0x82, ECHO_BYTES};
+	enum { FRAME = 6 + ECHO_BYTES };
+	c->part += (int)n;
+	for (; c->part >= FRAME; c->part -= FRAME)
+		if (send(c->fd, answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer)
+			return -1;
+	return 0;
+}
+
 static void conn_readable(struct conn *c)
 {
 	static char buf[65536];
@@ -194,6 +220,12 @@ static void conn_readable(struct conn *c)
 		return;
 	if (r <= 0) {
 		conn_close(c);
+		return;
+	}
+	if (c->echoes || c->ws) { /* a client sends its next message when it has the answer, so there is room */
+		int lost = c->ws ? ws_readable(c, r) : send(c->fd, buf, (size_t)r, MSG_NOSIGNAL) != r;
+		if (lost)
+			conn_close(c);
 		return;
 	}
 	for (ssize_t used = 0; used < r;) {
@@ -246,7 +278,20 @@ static void pace_run(void)
 	}
 }
 
-static void accept_all(int lfd)
+static void datagrams(int fd)
+{
+	char buf[2048];
+	struct sockaddr_in from;
+	for (int i = 0; i < 64; i++) {
+		socklen_t size = sizeof from;
+		ssize_t r = recvfrom(fd, buf, sizeof buf, 0, (struct sockaddr *)&from, &size);
+		if (r < 0)
+			return;
+		sendto(fd, buf, (size_t)r, 0, (struct sockaddr *)&from, size);
+	}
+}
+
+static void accept_all(int lfd, int echoes)
 {
 	for (int i = 0; i < 64; i++) {
 		int fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -258,18 +303,21 @@ static void accept_all(int lfd)
 			return;
 		}
 		c->fd = fd;
+		c->echoes = echoes;
 		msg_reset(&c->req, 0);
 		watch(c, EPOLL_CTL_ADD, EPOLLIN);
 	}
 }
 
-static int listen_on(int port)
+static int listen_on(int port, int type)
 {
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1;
+	int fd = socket(AF_INET, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1;
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* accepted sockets inherit it */
-	if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, 4096) != 0) {
+	if (type == SOCK_STREAM) {
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* accepted sockets inherit it */
+	}
+	if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || (type == SOCK_STREAM && listen(fd, 4096) != 0)) {
 		perror("upstream: listen");
 		exit(1);
 	}
@@ -290,9 +338,14 @@ int main(int argc, char **argv)
 	setrlimit(RLIMIT_NOFILE, &lim);
 	prepare_answers();
 	epfd = epoll_create1(EPOLL_CLOEXEC);
-	static struct conn listener, input; /* markers for the two special descriptors */
-	listener.fd = listen_on(atoi(argv[1]));
+	static struct conn listener, echo, udp, input; /* markers for the special descriptors */
+	int port = atoi(argv[1]);
+	listener.fd = listen_on(port, SOCK_STREAM);
+	echo.fd = listen_on(port + 1, SOCK_STREAM);
+	udp.fd = listen_on(port + 2, SOCK_DGRAM);
 	watch(&listener, EPOLL_CTL_ADD, EPOLLIN);
+	watch(&echo, EPOLL_CTL_ADD, EPOLLIN);
+	watch(&udp, EPOLL_CTL_ADD, EPOLLIN);
 	watch(&input, EPOLL_CTL_ADD, EPOLLIN); /* descriptor 0 */
 	puts("ready");
 	fflush(stdout);
@@ -307,8 +360,10 @@ int main(int argc, char **argv)
 		int n = epoll_pwait2(epfd, events, 256, limit, NULL);
 		for (int i = 0; i < n; i++) {
 			struct conn *c = events[i].data.ptr;
-			if (c == &listener) {
-				accept_all(listener.fd);
+			if (c == &listener || c == &echo) {
+				accept_all(c->fd, c == &echo);
+			} else if (c == &udp) {
+				datagrams(udp.fd);
 			} else if (c == &input) {
 				char b[64];
 				if (read(0, b, sizeof b) <= 0)

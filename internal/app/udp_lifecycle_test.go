@@ -1,0 +1,238 @@
+package app_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
+)
+
+// freeUDP is an address whose port of datagrams nobody has.
+func freeUDP(t testing.TB) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().String()
+}
+
+// freeBoth is an address whose port nobody has, neither of datagrams nor of connections.
+func freeBoth(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		at := freeAddress(t)
+		if c, err := net.ListenPacket("udp", at); err == nil {
+			_ = c.Close()
+			return at
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// traffic is clients that send the next datagram when the answer to the last has come.
+type traffic struct {
+	stop   atomic.Bool
+	served atomic.Int64
+	wg     sync.WaitGroup
+}
+
+func newTraffic(t testing.TB, addr string, clients int) *traffic {
+	w := &traffic{}
+	for i := range clients {
+		c := dialUDP(t, addr)
+		_ = c.SetDeadline(time.Time{})
+		w.wg.Go(func() {
+			b := make([]byte, 64)
+			for n := 0; !w.stop.Load(); n++ {
+				text := fmt.Sprintf("%d.%d", i, n)
+				_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+				_, err := c.Write([]byte(text))
+				var k int
+				if err == nil {
+					k, err = c.Read(b)
+				}
+				if err != nil || string(b[:k]) != text {
+					t.Errorf("datagram %s: %q %v", text, b[:k], err)
+					return
+				}
+				w.served.Add(1)
+			}
+		})
+	}
+	return w
+}
+
+// more waits until others are served.
+func (w *traffic) more(t testing.TB, n int64) {
+	t.Helper()
+	before := w.served.Load()
+	gatewaytest.Until(t, "traffic goes on", func() bool { return w.served.Load() > before+n || t.Failed() })
+}
+
+func (w *traffic) end() {
+	w.stop.Store(true)
+	w.wg.Wait()
+}
+
+// Reloads lose no datagram, and sessions keep their backend and their socket as long as the configuration has them.
+func TestUDPReload(t *testing.T) {
+	var seen counted
+	a := udpBackend(t, "127.0.0.1:0", func(b []byte, from net.Addr) []byte { seen.from(from); return b })
+	other := udpBackend(t, "127.0.0.1:0", says("other "))
+	at := freeUDP(t)
+	g := gatewaytest.Start(t, datagrams(at, brief, "", a))
+	w := newTraffic(t, at, 8)
+	defer w.end()
+	for i := range 10 {
+		w.more(t, 200)
+		// Another timeout, another strategy, another rule, a backend more that gets nothing yet.
+		text := datagrams(at, fmt.Sprintf("udp_session_timeout_secs = %d", 1+i%2), fmt.Sprintf("strategy = %q", []string{"random", "round-robin"}[i%2]), a)
+		g.Apply(strings.Replace(text, "service     = \"s\"", fmt.Sprintf("service = \"s\", rule = \"ClientIP(`127.0.0.%d/8`)\"", i), 1))
+	}
+	w.more(t, 200)
+	if n := seen.sources(); n != 8 {
+		t.Errorf("8 clients had %d sessions", n)
+	}
+	gatewaytest.Until(t, "old generations are gone", func() bool { return g.Residue().Generations == 1 })
+	w.end()
+
+	c := dialUDP(t, at)
+	ping(t, c, "x")
+	g.Apply(datagrams(at, brief, "", other))
+	if got := ping(t, c, "x"); got != "other x" {
+		t.Errorf("with its backend gone from the configuration, a client is answered %q", got)
+	}
+	g.Apply("shutdown_timeout_secs = 1\n" + site{backends: []string{"http://" + freeAddress(t)}}.String())
+	for n := 0; n < 9+1; n++ { // eight of the traffic, which are idle or moved on, and two of c
+		if l := g.Lines.Next(t); l.Text("outcome") != "ok" && l.Text("outcome") != "drained" {
+			t.Error(l)
+		}
+	}
+	if free, err := net.ListenPacket("udp", at); err != nil {
+		t.Errorf("the address of the removed entrypoint: %v", err)
+	} else {
+		_ = free.Close()
+	}
+}
+
+// A drain lets sessions go on until they are idle, takes no new client, and ends what is left at its deadline.
+func TestUDPDrain(t *testing.T) {
+	b := udpBackend(t, "127.0.0.1:0", says("a"))
+	t.Run("idle", func(t *testing.T) {
+		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", b))
+		at := g.Addr("u")
+		c := dialUDP(t, at)
+		ping(t, c, "x")
+		begin(g)
+		gatewaytest.Until(t, "it drains", func() bool { return strings.Contains(g.Process.String(), `"draining"`) })
+		late := dialUDP(t, at)
+		send(t, late, "x")
+		if got := ping(t, c, "late"); got != "alate" {
+			t.Errorf("in the drain: %q", got)
+		}
+		ended(t, g)
+		if l := g.Lines.Next(t); l.Text("outcome") != "ok" || fmt.Sprint(l["datagrams_in"]) != "2" {
+			t.Error(l)
+		}
+	})
+	t.Run("forced", func(t *testing.T) {
+		g := gatewaytest.Start(t, "shutdown_timeout_secs = 0\n"+datagrams("127.0.0.1:0", "udp_session_timeout_secs = 60", "", b))
+		ping(t, dialUDP(t, g.Addr("u")), "x")
+		begin(g)
+		ended(t, g)
+		if l := g.Lines.Next(t); l.Text("outcome") != "drained" || l.Text("error_code") != "draining" {
+			t.Error(l)
+		}
+	})
+}
+
+// A binary upgrade under traffic loses no datagram, and every client keeps its backend.
+func TestUDPUpgrade(t *testing.T) {
+	var backends []string
+	for _, name := range []string{"a", "b", "c"} {
+		backends = append(backends, udpBackend(t, "127.0.0.1:0", func(b []byte, _ net.Addr) []byte {
+			if string(b) == "who" {
+				return []byte(name)
+			}
+			return b
+		}))
+	}
+	dir := installed(t, "v1")
+	if _, err := gatewaytest.Build(dir, "next", "v2"); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "gateway.acl")
+	if err := os.WriteFile(path, []byte(datagrams("127.0.0.1:0", "udp_session_timeout_secs = 2", "", backends...)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old := gatewaytest.Run(t, filepath.Join(dir, "sluice"), "-c", path, "--log-format", "json")
+	at := old.Await(t, `"listening","entrypoint":"u","address":"([^"]+)"`)
+	var clients []*net.UDPConn
+	var who []string
+	for range 30 {
+		c := dialUDP(t, at)
+		clients, who = append(clients, c), append(who, ping(t, c, "who"))
+	}
+	w := newTraffic(t, at, 8)
+	defer w.end()
+	w.more(t, 200)
+	if err := os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "sluice")); err != nil {
+		t.Fatal(err)
+	}
+	pid, gone := upgraded(t, old)
+	old.Await(t, `"sessions of datagrams taken over","sessions":(38)`)
+	for i, c := range clients {
+		if got := ping(t, c, "who"); got != who[i] {
+			t.Errorf("client %d had backend %s and has %s", i, who[i], got)
+		}
+	}
+	w.more(t, 500)
+	if code, err := old.Ended(gatewaytest.Patience); code != 0 || err != nil { // its sessions are idle
+		t.Errorf("the old process: %d %v\n%s", code, err, old.Output())
+	}
+	w.more(t, 200)
+	w.end()
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	gatewaytest.Until(t, "the new process has ended", gone)
+}
+
+// An address of both protocols is two sockets, and each may go without the other.
+func TestUDPBesideTCP(t *testing.T) {
+	b := udpBackend(t, "127.0.0.1:0", says("a"))
+	tcp := tcpBackend(t, echoes("t"))
+	at := freeBoth(t)
+	both := datagrams(at, brief, "", b) + fmt.Sprintf("entrypoints \"t\" { address = %q, protocol = \"tcp\" }\nrouters \"t\" { rule = \"HostSNI(`*`)\", service = \"t\" }\nservices \"t\" { load_balancer { servers { url = %q } } }\n", at, "tcp://"+tcp)
+	g := gatewaytest.Start(t, both)
+	if got := ping(t, dialUDP(t, at), "x"); got != "ax" {
+		t.Error(got)
+	}
+	if got := say(t, dialTCP(t, at), "x"); got != "t x" {
+		t.Error(got)
+	}
+	g.Apply(strings.Replace(streams("", "", "", "tcp://"+tcp), "127.0.0.1:0", at, 1))
+	if got := say(t, dialTCP(t, at), "x"); got != "t x" {
+		t.Error(got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), gatewaytest.Patience)
+	defer cancel()
+	if err := g.ReloadText(ctx, datagrams(at, brief, "", b)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ping(t, dialUDP(t, at), "x"); got != "ax" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,220 @@
+package http3
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/internal/exchange"
+)
+
+// response follows what has been sent of the answer under way.
+type response struct {
+	bodiless bool  // the status or method allows no body
+	rest     int64 // bytes left of a body with a length; -1 it has none
+	done     bool  // everything has been sent
+	err      error
+	scratch  []byte // frames on their way
+}
+
+const (
+	// progress is the piece that a client must take within WriteIdleTimeout for its stream to go on.
+	progress = 32 << 10
+	// together is up to how many body bytes go out in one piece with what is in front of them.
+	together = 2 << 10
+)
+
+// Interim sends a 1xx head.
+func (st *stream) Interim(status int, f *exchange.Fields) error {
+	r := &st.resp
+	if r.err != nil {
+		return r.err
+	}
+	if status < 100 || status > 199 || status == 101 {
+		return nil
+	}
+	st.writing.Lock()
+	defer st.writing.Unlock()
+	r.scratch = appendHead(r.scratch[:0], status, f, -1)
+	return st.settled(st.put(r.scratch))
+}
+
+// continueHead is the head of 100 (Continue).
+var continueHead = appendHead(nil, http.StatusContinue, nil, -1)
+
+// askToGoOn sends 100 (Continue) to a client that waits for it. The reader of the body asks.
+func (st *stream) askToGoOn() {
+	if !st.x.Request.Expect || st.x.ExpectForwarded() {
+		return
+	}
+	st.writing.Lock()
+	defer st.writing.Unlock()
+	if !st.headSent {
+		st.put(continueHead)
+	}
+}
+
+// SendHead sends the head with the first body bytes.
+func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
+	if st.q == nil {
+		return nil // there is no request to answer, only one to be recorded
+	}
+	r := &st.resp
+	if r.err != nil {
+		return r.err
+	}
+	if status := x.Response.Status; status < 200 || status > 999 {
+		r.err = badResponse("status " + strconv.Itoa(status) + " cannot end an exchange on HTTP/3")
+		return r.err
+	}
+	length := st.frame(x, len(body), last)
+	if err := r.account(&body, last); err != nil {
+		return err
+	}
+	if x.Response.Close || st.c.ending() {
+		st.c.announce()
+	}
+	st.writing.Lock()
+	defer st.writing.Unlock()
+	r.scratch = appendHead(r.scratch[:0], x.Response.Status, &x.Response.Fields, length)
+	st.headSent = true
+	return st.sendRest(x, body, last)
+}
+
+// frame decides on the length of the body, and returns what is told of it; -1 nothing.
+func (st *stream) frame(x *exchange.Exchange, body int, last bool) int64 {
+	r, status := &st.resp, x.Response.Status
+	r.bodiless = status == http.StatusNoContent || status == http.StatusNotModified || string(x.Request.Method) == "HEAD"
+	r.rest = x.Response.ContentLength
+	if r.rest < 0 && last && !r.bodiless && x.Response.Trailers.Len() == 0 {
+		r.rest = int64(body)
+	}
+	// RFC 9110 §8.6 has none on 204 and leaves 304 the choice.
+	if status == http.StatusNoContent || status == http.StatusNotModified {
+		return -1
+	}
+	return r.rest
+}
+
+// account counts body bytes against the length, and takes those away that may not be sent.
+func (r *response) account(body *[]byte, last bool) error {
+	switch n := int64(len(*body)); {
+	case r.bodiless:
+		*body = nil
+	case r.rest >= 0:
+		if n > r.rest || last && n < r.rest {
+			r.err = badResponse("body length differs from Content-Length")
+			return r.err
+		}
+		r.rest -= n
+	}
+	return nil
+}
+
+// SendBody sends body bytes.
+func (st *stream) SendBody(x *exchange.Exchange, body []byte, last bool) error {
+	r := &st.resp
+	if r.err != nil {
+		return r.err
+	}
+	if err := r.account(&body, last); err != nil {
+		return err
+	}
+	st.writing.Lock()
+	defer st.writing.Unlock()
+	r.scratch = r.scratch[:0]
+	return st.sendRest(x, body, last)
+}
+
+// sendRest sends what is in scratch, body bytes behind it, and with last what ends the stream. The writing lock is held.
+func (st *stream) sendRest(x *exchange.Exchange, body []byte, last bool) error {
+	r := &st.resp
+	ok := st.sendFramed(body)
+	if ok && last && !r.bodiless && x.Response.Trailers.Len() > 0 {
+		r.scratch = appendFields(r.scratch[:0], &x.Response.Trailers)
+		ok = st.put(r.scratch)
+	}
+	r.done = ok && last
+	if r.done {
+		st.end()
+	}
+	return st.settled(ok)
+}
+
+// sendFramed sends scratch and a DATA frame. False: it cannot.
+func (st *stream) sendFramed(body []byte) bool {
+	r := &st.resp
+	if len(body) > 0 {
+		r.scratch = appendFrameHead(r.scratch, frameData, uint64(len(body)))
+		if len(body) <= together {
+			r.scratch = append(r.scratch, body...)
+			body = nil
+		}
+	}
+	if len(r.scratch) > 0 && !st.put(r.scratch) {
+		return false
+	}
+	for len(body) > 0 {
+		n := min(len(body), progress)
+		if !st.put(body[:n]) {
+			return false
+		}
+		body = body[n:]
+	}
+	return true
+}
+
+// put writes p, waiting while the client has no room for it. False: it cannot.
+func (st *stream) put(p []byte) bool {
+	st.write.Arm((*writeSide)(st), st.set.WriteIdleTimeout)
+	_, err := st.q.Write(p)
+	st.write.Disarm()
+	return err == nil
+}
+
+// writeSide is the stream as what interrupts its writing.
+type writeSide stream
+
+// Interrupt ends a pending wait.
+func (s *writeSide) Interrupt() {
+	s.timedOut.Store(true)
+	_ = s.q.SetWriteDeadline(longAgo)
+}
+
+// end ends our side of the stream.
+func (st *stream) end() {
+	st.c.mu.Lock()
+	st.ended = true
+	st.c.mu.Unlock()
+	st.unwatch()
+	_ = st.q.Close() // what fails has been given up by the client
+}
+
+// settled turns a failure into an error. It tells a client that is gone from one that takes nothing, and every later write
+// fails the same way.
+func (st *stream) settled(ok bool) error {
+	if ok {
+		return nil
+	}
+	e := &exchange.Error{Status: 503, Code: exchange.CodeClientGone, Public: "Client gone", Outcome: exchange.OutcomeDisconnected}
+	switch {
+	case st.timedOut.Load():
+		e.Code, e.Public, e.Outcome, e.Limit = exchange.CodeWriteTimeout, "Write timeout", exchange.OutcomeAborted, "write_idle_timeout"
+		e.Err = os.ErrDeadlineExceeded
+	case st.c.forced.Load():
+		e.Code, e.Public, e.Outcome, e.Err = exchange.CodeDraining, "Gateway shutting down", exchange.OutcomeDrained, exchange.ErrForced
+	default:
+		e.Err = exchange.ErrDeparted
+	}
+	st.resp.err = e
+	return e
+}
+
+// badResponse is a response that cannot be sent as it was handed over.
+func badResponse(why string) error {
+	return &exchange.Error{
+		Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
+		Err: errors.New(why),
+	}
+}
