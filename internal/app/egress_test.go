@@ -600,3 +600,58 @@ func TestEgressPassthroughRevoked(t *testing.T) {
 		t.Errorf("the other one: %q, %v", answer, err)
 	}
 }
+
+// I24: everything that an actor has open ends at once, whatever it carries, and nothing of another one.
+func TestI24_EgressCut(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	w.origin("web.example.org", "93.184.216.34:80", false)
+	w.origin("raw.example.org", "93.184.216.35:443", true)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.origins.Bundle())
+	begin := func(p *player) []net.Conn {
+		p.may(`{"http":{"hostnames":["web.example.org"]}},{"tls_passthrough":{"hostnames":["raw.example.org"],"ports":{"all":{}}}}`)
+		clear, _ := p.tunnel("93.184.216.34:80")
+		fmt.Fprintf(clear, "GET / HTTP/1.1\r\nHost: web.example.org\r\n\r\n")
+		if resp, err := http.ReadResponse(bufio.NewReader(clear), nil); err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp, err)
+		}
+		passed, _ := p.tunnel("1.2.3.4:443")
+		s := tls.Client(passed, &tls.Config{ServerName: "raw.example.org", RootCAs: roots})
+		if err := s.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		silent, _ := p.tunnel("93.184.216.34:80")
+		t.Cleanup(func() { _, _, _ = clear.Close(), passed.Close(), silent.Close() })
+		return []net.Conn{clear, s, silent}
+	}
+	a, b := w.run("a1"), w.run("a2")
+	cut, kept := begin(a), begin(b)
+	g := w.gateway.EgressGateway("egress")
+	legs := map[egress.Leg]int{}
+	g.Each(a.uid, func(t egress.Tunnel) { legs[t.Leg]++ })
+	if legs[egress.LegCleartext] != 1 || legs[egress.LegPassthrough] != 1 || legs[egress.LegUnknown] != 1 {
+		t.Errorf("open: %v", legs)
+	}
+	began := time.Now()
+	if n := g.Close(a.uid); n != 3 {
+		t.Errorf("%d tunnels were open", n)
+	}
+	for _, c := range cut {
+		if _, err := io.Copy(io.Discard, c); time.Since(began) > time.Second {
+			t.Errorf("a connection has gone on for %s: %v", time.Since(began), err)
+		}
+	}
+	fmt.Fprintf(kept[1], "GET / HTTP/1.1\r\nHost: raw.example.org\r\nConnection: close\r\n\r\n")
+	if answer, err := io.ReadAll(kept[1]); err != nil || !strings.Contains(string(answer), "200 OK") {
+		t.Errorf("another actor's: %q, %v", answer, err)
+	}
+	gatewaytest.Until(t, "it is noted", func() bool {
+		n := 0
+		for _, r := range w.audit(0) {
+			if r.UID == a.uid && (r.Code == string(egress.Cut) || r.Reason == egress.Cut) {
+				n++
+			}
+		}
+		return n == 2
+	})
+}
