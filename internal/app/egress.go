@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -30,6 +31,8 @@ const policyAge = time.Second
 
 // egresses are the gateways of actors of a process, by entrypoint. They outlive configurations that do not change them.
 type egresses struct {
+	live sync.Map // *egressGateway to nothing: those that may have tunnels, in force or not
+
 	mu  sync.Mutex // guards the rest, and refs of each
 	all map[string]*egressGateway
 }
@@ -103,6 +106,20 @@ func (e *egresses) tunnels(report func(entrypoint string, actors, tunnels int, l
 	}
 }
 
+// cut ends what an actor has open at all gateways, also at those whose settings are not in force any more.
+func (a *App) cut(name string) (closed int, ok bool) {
+	ref, err := actor.ParseRef(name)
+	if err != nil {
+		return 0, false
+	}
+	a.egress.live.Range(func(g, _ any) bool {
+		closed += g.(*egressGateway).Cut(ref)
+		return true
+	})
+	a.log.Warn("egress: an actor was cut", "actor", ref, "tunnels", closed)
+	return closed, true
+}
+
 // handlersOf are gateways as what serves.
 func handlersOf(m map[string]*egressGateway) map[string]exchange.Handler {
 	out := make(map[string]exchange.Handler, len(m))
@@ -145,11 +162,14 @@ func (e *egresses) get(a *App, name string, ep *config.Entrypoint) (*egressGatew
 	if err != nil {
 		return nil, err
 	}
+	end := o.Close
+	o.Close = func() { end(); e.live.Delete(g) }
 	if g.Gateway, err = egress.New(o); err != nil {
 		o.Close()
 		return nil, err
 	}
 	g.watch(policies)
+	e.live.Store(g, nil)
 	if e.all == nil {
 		e.all = map[string]*egressGateway{}
 	}

@@ -633,7 +633,7 @@ func TestI24_EgressCut(t *testing.T) {
 		t.Errorf("open: %v", legs)
 	}
 	began := time.Now()
-	if n := g.Close(a.uid); n != 3 {
+	if n := g.Cut(a.ref); n != 3 {
 		t.Errorf("%d tunnels were open", n)
 	}
 	for _, c := range cut {

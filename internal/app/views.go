@@ -21,7 +21,7 @@ func (a *App) adminDeps(inherited *entrypoint.Inherited) admin.Deps {
 	return admin.Deps{
 		Views: admin.Views{
 			Product: "sluice", Version: a.opts.Version,
-			Health: a.health, Unready: a.unready, Config: a.configView, Routes: a.routes, Services: a.services,
+			Health: a.health, Unready: a.unready, Config: a.configView, Routes: a.routes, Services: a.services, Cut: a.cut,
 		},
 		Metrics: a.metrics.Handler(a.log),
 		Log:     a.log,

@@ -141,10 +141,10 @@ func (g *Gateway) Each(uid string, report func(Tunnel)) {
 	}
 }
 
-// Close ends the open tunnels of an actor at once, with all that they carry, and returns how many there were. What the actor opens
-// afterwards is for its policy to say.
-func (g *Gateway) Close(uid string) int {
-	return g.sever(Cut, func(t *tunnel) bool { return t.actor.uid == uid })
+// Cut ends the open tunnels of an actor at once, with all that they carry, whichever of its name it is, and returns how many there
+// were. What it opens afterwards is for its policy to say.
+func (g *Gateway) Cut(ref actor.Ref) int {
+	return g.sever(Cut, func(t *tunnel) bool { return t.actor.ref == ref })
 }
 
 // sever ends the tunnels that are meant, and returns how many there were. which is asked with the gateway locked.
