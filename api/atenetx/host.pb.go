@@ -154,6 +154,7 @@ type PlaneMessage struct {
 	// The answer to hello: the worker as it is now known.
 	Attached      *ateapi.Worker `protobuf:"bytes,1,opt,name=attached,proto3" json:"attached,omitempty"`
 	Order         *Order         `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
+	ExitTaken     *ExitTaken     `protobuf:"bytes,3,opt,name=exit_taken,json=exitTaken,proto3" json:"exit_taken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -198,6 +199,13 @@ func (x *PlaneMessage) GetAttached() *ateapi.Worker {
 func (x *PlaneMessage) GetOrder() *Order {
 	if x != nil {
 		return x.Order
+	}
+	return nil
+}
+
+func (x *PlaneMessage) GetExitTaken() *ExitTaken {
+	if x != nil {
+		return x.ExitTaken
 	}
 	return nil
 }
@@ -442,13 +450,17 @@ func (x *Outcome) GetMessage() string {
 	return ""
 }
 
-// Exit tells that an actor ended by itself.
+// Exit tells that an actor ended by itself. It is answered by an ExitTaken, and told again on the next stream when this one has
+// ended before. While an order for the actor is under way it is not believed, since it may be about what was before; the order's
+// outcome says what is. So it is told behind the outcome, and not at all once the actor is started again.
 type Exit struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Actor    *ateapi.ObjectRef      `protobuf:"bytes,1,opt,name=actor,proto3" json:"actor,omitempty"`
 	ActorUid string                 `protobuf:"bytes,2,opt,name=actor_uid,json=actorUid,proto3" json:"actor_uid,omitempty"`
 	// At most 4096 bytes are kept.
-	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// Unique among those that are not taken yet.
+	Id            uint64 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -504,6 +516,58 @@ func (x *Exit) GetMessage() string {
 	return ""
 }
 
+func (x *Exit) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+// ExitTaken answers an Exit: it needs not be told again.
+type ExitTaken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExitTaken) Reset() {
+	*x = ExitTaken{}
+	mi := &file_atenetx_host_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExitTaken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExitTaken) ProtoMessage() {}
+
+func (x *ExitTaken) ProtoReflect() protoreflect.Message {
+	mi := &file_atenetx_host_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExitTaken.ProtoReflect.Descriptor instead.
+func (*ExitTaken) Descriptor() ([]byte, []int) {
+	return file_atenetx_host_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ExitTaken) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 var File_atenetx_host_proto protoreflect.FileDescriptor
 
 const file_atenetx_host_proto_rawDesc = "" +
@@ -512,10 +576,12 @@ const file_atenetx_host_proto_rawDesc = "" +
 	"\vHostMessage\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.ateapi.WorkerR\x05hello\x12*\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x10.atenetx.OutcomeR\aoutcome\x12!\n" +
-	"\x04exit\x18\x03 \x01(\v2\r.atenetx.ExitR\x04exit\"`\n" +
+	"\x04exit\x18\x03 \x01(\v2\r.atenetx.ExitR\x04exit\"\x93\x01\n" +
 	"\fPlaneMessage\x12*\n" +
 	"\battached\x18\x01 \x01(\v2\x0e.ateapi.WorkerR\battached\x12$\n" +
-	"\x05order\x18\x02 \x01(\v2\x0e.atenetx.OrderR\x05order\"`\n" +
+	"\x05order\x18\x02 \x01(\v2\x0e.atenetx.OrderR\x05order\x121\n" +
+	"\n" +
+	"exit_taken\x18\x03 \x01(\v2\x12.atenetx.ExitTakenR\texitTaken\"`\n" +
 	"\x05Order\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12$\n" +
 	"\x05start\x18\x02 \x01(\v2\x0e.atenetx.StartR\x05start\x12!\n" +
@@ -530,11 +596,14 @@ const file_atenetx_host_proto_rawDesc = "" +
 	"\aOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"f\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"v\n" +
 	"\x04Exit\x12'\n" +
 	"\x05actor\x18\x01 \x01(\v2\x11.ateapi.ObjectRefR\x05actor\x12\x1b\n" +
 	"\tactor_uid\x18\x02 \x01(\tR\bactorUid\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage*\x89\x01\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\x04R\x02id\"\x1b\n" +
+	"\tExitTaken\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id*\x89\x01\n" +
 	"\n" +
 	"StopReason\x12\x1b\n" +
 	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -558,7 +627,7 @@ func file_atenetx_host_proto_rawDescGZIP() []byte {
 }
 
 var file_atenetx_host_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_atenetx_host_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_atenetx_host_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_atenetx_host_proto_goTypes = []any{
 	(StopReason)(0),              // 0: atenetx.StopReason
 	(*HostMessage)(nil),          // 1: atenetx.HostMessage
@@ -568,31 +637,33 @@ var file_atenetx_host_proto_goTypes = []any{
 	(*Stop)(nil),                 // 5: atenetx.Stop
 	(*Outcome)(nil),              // 6: atenetx.Outcome
 	(*Exit)(nil),                 // 7: atenetx.Exit
-	(*ateapi.Worker)(nil),        // 8: ateapi.Worker
-	(*ateapi.Actor)(nil),         // 9: ateapi.Actor
-	(*ateapi.ActorTemplate)(nil), // 10: ateapi.ActorTemplate
-	(*ateapi.ObjectRef)(nil),     // 11: ateapi.ObjectRef
+	(*ExitTaken)(nil),            // 8: atenetx.ExitTaken
+	(*ateapi.Worker)(nil),        // 9: ateapi.Worker
+	(*ateapi.Actor)(nil),         // 10: ateapi.Actor
+	(*ateapi.ActorTemplate)(nil), // 11: ateapi.ActorTemplate
+	(*ateapi.ObjectRef)(nil),     // 12: ateapi.ObjectRef
 }
 var file_atenetx_host_proto_depIdxs = []int32{
-	8,  // 0: atenetx.HostMessage.hello:type_name -> ateapi.Worker
+	9,  // 0: atenetx.HostMessage.hello:type_name -> ateapi.Worker
 	6,  // 1: atenetx.HostMessage.outcome:type_name -> atenetx.Outcome
 	7,  // 2: atenetx.HostMessage.exit:type_name -> atenetx.Exit
-	8,  // 3: atenetx.PlaneMessage.attached:type_name -> ateapi.Worker
+	9,  // 3: atenetx.PlaneMessage.attached:type_name -> ateapi.Worker
 	3,  // 4: atenetx.PlaneMessage.order:type_name -> atenetx.Order
-	4,  // 5: atenetx.Order.start:type_name -> atenetx.Start
-	5,  // 6: atenetx.Order.stop:type_name -> atenetx.Stop
-	9,  // 7: atenetx.Start.actor:type_name -> ateapi.Actor
-	10, // 8: atenetx.Start.template:type_name -> ateapi.ActorTemplate
-	9,  // 9: atenetx.Stop.actor:type_name -> ateapi.Actor
-	0,  // 10: atenetx.Stop.reason:type_name -> atenetx.StopReason
-	11, // 11: atenetx.Exit.actor:type_name -> ateapi.ObjectRef
-	1,  // 12: atenetx.Host.Attach:input_type -> atenetx.HostMessage
-	2,  // 13: atenetx.Host.Attach:output_type -> atenetx.PlaneMessage
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 5: atenetx.PlaneMessage.exit_taken:type_name -> atenetx.ExitTaken
+	4,  // 6: atenetx.Order.start:type_name -> atenetx.Start
+	5,  // 7: atenetx.Order.stop:type_name -> atenetx.Stop
+	10, // 8: atenetx.Start.actor:type_name -> ateapi.Actor
+	11, // 9: atenetx.Start.template:type_name -> ateapi.ActorTemplate
+	10, // 10: atenetx.Stop.actor:type_name -> ateapi.Actor
+	0,  // 11: atenetx.Stop.reason:type_name -> atenetx.StopReason
+	12, // 12: atenetx.Exit.actor:type_name -> ateapi.ObjectRef
+	1,  // 13: atenetx.Host.Attach:input_type -> atenetx.HostMessage
+	2,  // 14: atenetx.Host.Attach:output_type -> atenetx.PlaneMessage
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_atenetx_host_proto_init() }
@@ -606,7 +677,7 @@ func file_atenetx_host_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_atenetx_host_proto_rawDesc), len(file_atenetx_host_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -65,8 +66,12 @@ func (c *cli) ateapi(o app.AteapiOptions) error {
 		return usagef("unknown --store %q, want sqlite or memory", o.Store)
 	}
 	if o.EgressGateway != "" {
-		if _, _, err := net.SplitHostPort(o.EgressGateway); err != nil {
+		host, port, err := net.SplitHostPort(o.EgressGateway)
+		if err != nil {
 			return usagef("--egress-gateway-address %q: %w", o.EgressGateway, err)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" {
+			return usagef("--egress-gateway-address %q is not HOST:PORT", o.EgressGateway)
 		}
 	}
 	log, err := c.logger()

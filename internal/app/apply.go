@@ -180,7 +180,7 @@ func (a *App) prepareAll(ctx context.Context, cfg *config.Config, c *change) err
 	}
 	c.gen, err = snapshot.Compile(cfg, snapshot.Deps{
 		Services: a.registry, Limits: a.limits, Channels: a.channels, Metrics: a.metrics, Access: a.access, Log: a.log,
-		Dial: a.dialFunc(), Reenter: a.sockets.Serve, Egress: handlersOf(c.egress),
+		Actors: a.actors, Dial: a.dialFunc(), Reenter: a.sockets.Serve, Egress: handlersOf(c.egress),
 	})
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ const worldHosts = `93.184.216.34 api.example.com other.example.com web.example.
 
 const everythingAllowed = `{"http":{"hostnames":["*"]}},{"https":{"hostnames":["*"]}}`
 
-func get(t *testing.T, c *http.Client, url string) (int, string, http.Header) {
+func fetched(t *testing.T, c *http.Client, url string) (int, string, http.Header) {
 	t.Helper()
 	resp, err := c.Get(url)
 	if err != nil {
@@ -68,7 +68,7 @@ func TestEgressAllowed(t *testing.T) {
 		{"https://api.example.com/b", "[2001:db8::1]:443", two, "api.example.com HTTP/2.0 0"},
 		{"https://API.Example.com/b", "93.184.216.34:443", two, "api.example.com HTTP/2.0 0"},
 	} {
-		status, body, head := get(t, p.httpClient(tc.dialed, tc.protocols), tc.url)
+		status, body, head := fetched(t, p.httpClient(tc.dialed, tc.protocols), tc.url)
 		if status != 200 || body != tc.want || head.Get("Alt-Svc") != "" {
 			t.Errorf("%s: %d %q, %v", tc.url, status, body, head)
 		}
@@ -118,7 +118,7 @@ func TestEgressRefused(t *testing.T) {
 		{"private", "http://inner.example.com/", "93.184.216.34:80", egress.AddressDenied},
 		{"an address", "http://169.254.169.254/latest/meta-data", "169.254.169.254:80", egress.NoRule},
 	} {
-		status, body, _ := get(t, p.httpClient(tc.dialed, one), tc.url)
+		status, body, _ := fetched(t, p.httpClient(tc.dialed, one), tc.url)
 		if status != 403 || !strings.Contains(body, `"error":"egress denied","code":"egress_denied"`) {
 			t.Errorf("%s: %d %s", tc.name, status, body)
 		}
@@ -137,7 +137,7 @@ func TestEgressRefused(t *testing.T) {
 		}
 	}
 	// By name, in TLS: closed.
-	if status, body, _ := get(t, p.httpClient("93.184.216.34:443", one), "https://other.example.com/"); status != 0 {
+	if status, body, _ := fetched(t, p.httpClient("93.184.216.34:443", one), "https://other.example.com/"); status != 0 {
 		t.Errorf("TLS for another name: %d %s", status, body)
 	}
 	if r := next(); r.Reason != egress.NoRule || r.SNI != "other.example.com" || r.Leg != egress.LegUnknown {
@@ -383,7 +383,7 @@ func TestEgressOriginProves(t *testing.T) {
 	o := w.origin("another.example.com", "93.184.216.34:443", true)
 	p := w.run("a1")
 	p.may(everythingAllowed)
-	status, body, _ := get(t, p.httpClient("93.184.216.34:443", two), "https://api.example.com/")
+	status, body, _ := fetched(t, p.httpClient("93.184.216.34:443", two), "https://api.example.com/")
 	if r := w.audit(2)[1]; status != 502 || !strings.Contains(body, `"code":"tls_failed"`) || r.Code != "tls_failed" || r.Verdict != "allow" || o.seen.Load() > 0 {
 		t.Errorf("%d %s, %+v", status, body, r)
 	}
@@ -451,7 +451,7 @@ func TestEgressAddresses(t *testing.T) {
 	want := func(host string, status int, reason egress.Reason) {
 		t.Helper()
 		c := p.httpClient("93.184.216.34:80", one)
-		got, body, _ := get(t, c, "http://"+host+"/")
+		got, body, _ := fetched(t, c, "http://"+host+"/")
 		c.CloseIdleConnections() // with its tunnel, and that with the connection to the origin
 		lines += 2
 		if r := w.audit(lines)[lines-1]; got != status || r.Reason != reason {
@@ -477,7 +477,7 @@ func TestEgressAddresses(t *testing.T) {
 	gatewaytest.Until(t, "the file is read again", func() bool {
 		c := p.httpClient("93.184.216.34:80", one)
 		defer c.CloseIdleConnections()
-		got, _, _ := get(t, c, "http://mixed.example.com/")
+		got, _, _ := fetched(t, c, "http://mixed.example.com/")
 		return got == 403
 	})
 }
@@ -512,7 +512,7 @@ func TestEgressOverHTTP2(t *testing.T) {
 			case 2:
 				url, want = "http://other.example.com/", 403
 			}
-			if status, body, _ := get(t, p.httpClient(dialed, one), url); status != want {
+			if status, body, _ := fetched(t, p.httpClient(dialed, one), url); status != want {
 				t.Errorf("%s: %d %s", url, status, body)
 			}
 		})
@@ -552,14 +552,14 @@ func TestEgressReload(t *testing.T) {
 	if got := ask(); got != 200 {
 		t.Errorf("the tunnel that was open: %d", got)
 	}
-	if got, _, _ := get(t, p.httpClient("93.184.216.34:80", one), "http://web.example.org/"); got != 403 {
+	if got, _, _ := fetched(t, p.httpClient("93.184.216.34:80", one), "http://web.example.org/"); got != 403 {
 		t.Errorf("a new one: %d", got)
 	}
 	_ = c.Close()
 	if err := w.gateway.ReloadText(t.Context(), w.config(minter, `identity_ca_file = "/none"`)); err == nil {
 		t.Error("a configuration whose file is not there is in force")
 	}
-	if got, _, _ := get(t, p.httpClient("93.184.216.34:80", one), "http://web.example.org/"); got != 403 {
+	if got, _, _ := fetched(t, p.httpClient("93.184.216.34:80", one), "http://web.example.org/"); got != 403 {
 		t.Errorf("after a configuration that was refused: %d", got)
 	}
 }

@@ -165,6 +165,7 @@ func (a *App) measured() telemetry.Sources {
 			return s.Channels, s.Subscriptions, s.Delivered, s.Skipped
 		},
 		Decisions: a.egress.decisions, Egress: a.egress.tunnels,
+		Actors:           a.actorMeasures,
 		Generations:      a.store.Alive,
 		AccessLogDropped: a.access.Dropped,
 	}

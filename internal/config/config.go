@@ -237,6 +237,7 @@ type Service struct {
 	LoadBalancer LoadBalancer
 	WebSocket    WebSocket
 	Connect      *Connect // where CONNECTs lead; nil: to the load balancer's backends
+	Actor        *Actor   // nil: requests do not go to actors
 
 	// The rest is decoded, and refused in this release.
 	Failover  string // another service; "" none

@@ -146,6 +146,7 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	if t := r.refs.service; t.ok {
 		reference(d, t, "service", title, cfg.Services)
 		d.checkConnectRouter(cfg.Services[t.s], r, title)
+		d.checkActorRouter(cfg.Services[t.s], r, title)
 		d.checkBackends(cfg.Services[t.s], r, title)
 	}
 	bound := false

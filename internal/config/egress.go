@@ -55,7 +55,7 @@ func (d *decoder) egress(o *object, e *Entrypoint) *Egress {
 		}
 	}
 	if c := o.child("control"); c != nil {
-		c.kind = "control"
+		c.kind = "egress control"
 		at := c.str("address", true)
 		if _, _, err := net.SplitHostPort(at.s); at.ok && err != nil {
 			d.bad(at, CodeAddress, "address in %s is not host:port", c.title)

@@ -44,6 +44,10 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 		if lb.Transport.CertFile != "" {
 			c.pair(lb.ClientPos, owner)
 		}
+		if a := cfg.Services[name].Actor; a != nil {
+			c.mutual(a.controlFiles, "control of "+owner)
+			c.mutual(a.workerFiles, "workers of "+owner)
+		}
 	}
 	if m := cfg.Management; m.Enabled {
 		if m.TLS != nil {
@@ -65,6 +69,13 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 type fileCheck struct {
 	d   *decoder
 	now time.Time
+}
+
+// mutual checks the files of one side of mutual TLS.
+func (c *fileCheck) mutual(files [2]text, owner string) {
+	own, ca := files[0], files[1]
+	c.pair(KeyPair{CertFile: own.s, CertPos: own.at, KeyFile: own.s, KeyPos: own.at}, owner)
+	c.roots(ca.s, ca.at, "ca_file of "+owner)
 }
 
 // tls checks every file of a tls block.

@@ -211,7 +211,7 @@ func serviceTree(s *Service) any {
 			"idle_timeout": when(s.WebSocket.IdleTimeout > 0, dur(s.WebSocket.IdleTimeout)),
 			"lifetime":     when(s.WebSocket.Lifetime > 0, dur(s.WebSocket.Lifetime)), "multiplex": s.WebSocket.Multiplex,
 		},
-		"connect": connectTree(s.Connect),
+		"connect": connectTree(s.Connect), "actor": actorTree(s.Actor, &lb),
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,
 	}

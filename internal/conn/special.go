@@ -34,12 +34,18 @@ func Special(a netip.Addr) bool {
 			return true
 		}
 	}
+	inner, ok := Embedded(a)
+	return ok && Special(inner)
+}
+
+// Embedded is the IPv4 address that a translator makes of one of IPv6.
+func Embedded(a netip.Addr) (inner netip.Addr, ok bool) {
 	b := a.As16()
 	switch {
 	case nat64.Contains(a):
-		return Special(netip.AddrFrom4([4]byte(b[12:16])))
+		return netip.AddrFrom4([4]byte(b[12:16])), true
 	case sixToFour.Contains(a):
-		return Special(netip.AddrFrom4([4]byte(b[2:6])))
+		return netip.AddrFrom4([4]byte(b[2:6])), true
 	}
-	return false
+	return netip.Addr{}, false
 }

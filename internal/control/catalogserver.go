@@ -76,6 +76,7 @@ func (s *controlServer) ListActorTemplates(ctx context.Context, r *ateapi.ListAc
 	if err != nil {
 		return nil, err
 	}
+	limit = min(limit, maxTemplates)
 	all, err := s.plane.ListTemplates(ctx, r.GetAtespace(), after, limit)
 	if err != nil {
 		return nil, err

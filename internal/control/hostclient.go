@@ -39,7 +39,8 @@ type HostOptions struct {
 	// Worker has a name, addresses, room for actors, a node and an epoch. Its identity is the client's certificate.
 	Worker    actor.Worker
 	Sandboxes Sandboxes
-	// Exits are taken while the worker is attached, and told then or when it is again; nil tells none.
+	// Exits are taken while the worker is attached, and told until the control plane has taken them, also when it is attached
+	// again; nil tells none. How an actor ended before it was started again must be given before Start returns, or not at all.
 	Exits <-chan Exit
 	// Attached is called each time that the control plane has taken the worker, before orders come; nil is not. With another UID
 	// than the time before the worker was deleted meanwhile, and whatever still runs on it is nobody's: it has to be ended.
@@ -57,10 +58,10 @@ func (c *Client) Host(ctx context.Context, o HostOptions) error {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	wait := 100 * time.Millisecond
-	var untold []Exit
+	exits := newUntold()
 	for {
 		began := time.Now()
-		err := c.attach(ctx, o, &untold)
+		err := c.attach(ctx, o, exits)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -86,8 +87,7 @@ func (c *Client) Host(ctx context.Context, o HostOptions) error {
 type hostStream struct {
 	HostOptions
 	stream atenetx.Host_AttachClient
-	// untold are exits that could not be sent; only tellExits touches it, one after the other.
-	untold *[]Exit
+	untold *untold
 
 	sending sync.Mutex // held over a Send: a stream takes one at a time
 	orders  sync.WaitGroup
@@ -95,14 +95,14 @@ type hostStream struct {
 }
 
 // attach is one stream from its beginning to its end. Nothing of it runs afterwards.
-func (c *Client) attach(ctx context.Context, o HostOptions, untold *[]Exit) error {
+func (c *Client) attach(ctx context.Context, o HostOptions, exits *untold) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	stream, err := c.host.Attach(ctx)
 	if err != nil {
 		return refusal(err)
 	}
-	s := &hostStream{HostOptions: o, stream: stream, untold: untold, room: make(chan struct{}, hostOrders)}
+	s := &hostStream{HostOptions: o, stream: stream, untold: exits, room: make(chan struct{}, hostOrders)}
 	err = s.run(ctx)
 	fail(err)
 	s.orders.Wait()
@@ -131,30 +131,44 @@ func (s *hostStream) run(ctx context.Context) error {
 	if s.Attached != nil {
 		s.Attached(w)
 	}
+	s.untold.again()
 	s.orders.Go(func() { s.tellExits(ctx) })
 	for {
 		m, err := s.stream.Recv()
 		if err != nil {
 			return refusal(err)
 		}
-		o := m.GetOrder()
-		if o == nil {
-			continue // of a later version
+		if e := m.GetExitTaken(); e != nil {
+			s.untold.taken(e.GetId())
 		}
-		select {
-		case s.room <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		s.orders.Go(func() {
-			defer func() { <-s.room }()
-			err := s.carryOut(ctx, o)
-			if err != nil && ctx.Err() != nil {
-				return // it failed because the stream ends, which is no failure of the actor's: without an outcome it is tried again
+		if o := m.GetOrder(); o != nil { // else of a later version
+			if err := s.take(ctx, o); err != nil {
+				return err
 			}
-			s.answer(o.GetId(), err)
-		})
+		}
 	}
+}
+
+// take has an order carried out as soon as there is room for it.
+func (s *hostStream) take(ctx context.Context, o *atenetx.Order) error {
+	select {
+	case s.room <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	end := func() {}
+	if o.GetStart() != nil {
+		end = s.untold.begin(o.GetStart().GetActor().GetMetadata().GetUid())
+	}
+	s.orders.Go(func() {
+		defer func() { end(); <-s.room }()
+		err := s.carryOut(ctx, o)
+		if err != nil && ctx.Err() != nil {
+			return // it failed because the stream ends, which is no failure of the actor's: without an outcome it is tried again
+		}
+		s.answer(o.GetId(), err)
+	})
+	return nil
 }
 
 func (s *hostStream) send(m *atenetx.HostMessage) error {
@@ -163,24 +177,30 @@ func (s *hostStream) send(m *atenetx.HostMessage) error {
 	return s.stream.Send(m)
 }
 
-// tellExits tells of exits, those first that an earlier stream could not. What was sent just before a stream broke may be lost.
+// tellExits tells of exits, those first that were told on an earlier stream and not taken.
 func (s *hostStream) tellExits(ctx context.Context) {
+	exits := s.Exits
 	for {
-		for len(*s.untold) > 0 {
-			e := (*s.untold)[0]
-			if err := s.send(&atenetx.HostMessage{Exit: &atenetx.Exit{Actor: encodeRef(e.Ref), ActorUid: e.UID, Message: clip(e.Why)}}); err != nil {
+		for e, ok := s.untold.next(); ok; e, ok = s.untold.next() {
+			m := &atenetx.Exit{Id: e.id, Actor: encodeRef(e.Ref), ActorUid: e.UID, Message: clip(e.Why)}
+			if err := s.send(&atenetx.HostMessage{Exit: m}); err != nil {
 				return // the stream has ended
 			}
-			*s.untold = (*s.untold)[1:]
+		}
+		from := exits
+		if s.untold.full() {
+			from = nil
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case e, ok := <-s.Exits:
+		case <-s.untold.changed:
+		case e, ok := <-from:
 			if !ok {
-				return
+				exits = nil
+				continue
 			}
-			*s.untold = append(*s.untold, e)
+			s.untold.add(e)
 		}
 	}
 }

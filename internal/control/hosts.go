@@ -43,10 +43,54 @@ type host struct {
 	out          chan *atenetx.PlaneMessage
 	ended        chan struct{} // closed when the stream is to end, or has
 	end          func()        // closes ended, once
+	wake         chan struct{} // holds one: exits were taken
 
 	mu      sync.Mutex // guards the rest
 	next    uint64
-	waiting map[uint64]chan *atenetx.Outcome
+	waiting map[uint64]waiter
+	taken   []uint64 // exits to be answered
+}
+
+// waiter waits for an order's outcome.
+type waiter struct {
+	starts  string // the UID of the actor that it starts; empty when it stops one
+	outcome chan *atenetx.Outcome
+}
+
+// starting reports whether an actor is being started.
+func (x *host) starting(uid string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, w := range x.waiting {
+		if w.starts == uid && uid != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// take has an exit answered.
+func (x *host) take(id uint64) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.taken) >= maxUntold {
+		return actor.Refuse(actor.ResourceExhausted, "more than %d exits, and no answer was read", maxUntold)
+	}
+	x.taken = append(x.taken, id)
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// takes returns the exits to be answered, each once.
+func (x *host) takes() []uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := x.taken
+	x.taken = nil
+	return out
 }
 
 // Ready reports whether a worker is attached.
@@ -97,7 +141,7 @@ func (h *Hosts) tell(ctx context.Context, to *host, o *atenetx.Order) error {
 	to.mu.Lock()
 	to.next++
 	o.Id = to.next
-	to.waiting[o.GetId()] = outcome
+	to.waiting[o.GetId()] = waiter{o.GetStart().GetActor().GetMetadata().GetUid(), outcome}
 	to.mu.Unlock()
 	defer func() {
 		to.mu.Lock()
@@ -170,7 +214,7 @@ func (h *Hosts) add(worker, node string) (*host, error) {
 	if h.closed {
 		return nil, status.Error(codes.Unavailable, "the control plane is stopping")
 	}
-	x := &host{worker: worker, node: node, out: make(chan *atenetx.PlaneMessage), ended: make(chan struct{}), waiting: map[uint64]chan *atenetx.Outcome{}}
+	x := &host{worker: worker, node: node, out: make(chan *atenetx.PlaneMessage), ended: make(chan struct{}), wake: make(chan struct{}, 1), waiting: map[uint64]waiter{}}
 	x.end = sync.OnceFunc(func() { close(x.ended) })
 	if before := h.hosts[worker]; before != nil {
 		before.end()
@@ -238,6 +282,12 @@ func (s *hostServer) Attach(stream atenetx.Host_AttachServer) error {
 			if err := stream.Send(m); err != nil {
 				return err
 			}
+		case <-x.wake:
+			for _, id := range x.takes() {
+				if err := stream.Send(&atenetx.PlaneMessage{ExitTaken: &atenetx.ExitTaken{Id: id}}); err != nil {
+					return err
+				}
+			}
 		case err := <-received:
 			return err
 		case <-x.ended:
@@ -274,19 +324,33 @@ func (s *hostServer) receive(ctx context.Context, stream atenetx.Host_AttachServ
 		switch {
 		case m.GetOutcome() != nil && m.GetExit() == nil && m.GetHello() == nil:
 			x.mu.Lock()
-			waiting := x.waiting[m.GetOutcome().GetId()]
+			w, found := x.waiting[m.GetOutcome().GetId()]
 			delete(x.waiting, m.GetOutcome().GetId())
 			x.mu.Unlock()
-			if waiting != nil { // else nobody waits for it any more
-				waiting <- m.GetOutcome()
+			if found { // else nobody waits for it any more
+				w.outcome <- m.GetOutcome()
 			}
 		case m.GetExit() != nil && m.GetOutcome() == nil && m.GetHello() == nil:
-			e := m.GetExit()
-			if err := s.plane.ExitActor(ctx, caller.ID, decodeRef(e.GetActor()), e.GetActorUid(), clip(e.GetMessage())); err != nil {
-				s.log.Warn("an exit was not taken", "worker", x.worker, "error", err)
+			if err := s.exit(ctx, caller, x, m.GetExit()); err != nil {
+				return err
 			}
 		default:
 			return actor.Refuse(actor.InvalidArgument, "a message must be an outcome or an exit")
 		}
 	}
+}
+
+// exit takes one exit. What the store could not write down is not answered, and told again on the next stream.
+func (s *hostServer) exit(ctx context.Context, caller Caller, x *host, e *atenetx.Exit) error {
+	if x.starting(e.GetActorUid()) {
+		return x.take(e.GetId())
+	}
+	err := s.plane.ExitActor(ctx, caller.ID, decodeRef(e.GetActor()), e.GetActorUid(), clip(e.GetMessage()))
+	if err != nil {
+		s.log.Warn("an exit was not taken", "worker", x.worker, "error", err)
+	}
+	if refused := (*actor.Error)(nil); err != nil && !errors.As(err, &refused) {
+		return nil
+	}
+	return x.take(e.GetId())
 }

@@ -9,6 +9,8 @@ import (
 const (
 	defaultPage = 100
 	maxPage     = 1000
+	// maxTemplates bounds a page of templates, which have up to 1 MiB each.
+	maxTemplates = 50
 )
 
 // pageOf reads what is asked of a list: how many, and behind which name. A token is that name, so that it stays good

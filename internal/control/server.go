@@ -29,6 +29,8 @@ const (
 	maxStreams = 1000
 	// maxHeaders bounds the fields of a call, in bytes.
 	maxHeaders = 16 << 10
+	// nobodyStays bounds the connection of a client without a certificate.
+	nobodyStays = 5 * time.Second
 )
 
 // Caller is who calls, as the connection has proven.
@@ -46,7 +48,8 @@ type ServerOptions struct {
 	Plane Plane
 	Hosts *Hosts
 	Roles Roles
-	// TLS is the server's side. It may let clients without a certificate in: their calls are Unauthenticated.
+	// TLS is the server's side. It may let clients without a certificate in: their calls are Unauthenticated, and their
+	// connections end after 5 s.
 	TLS      *tls.Config
 	Identify Identify
 	Log      *slog.Logger // nil discards
@@ -65,7 +68,7 @@ func NewServer(o ServerOptions) *Server {
 	}
 	s := &Server{o: o}
 	s.grpc = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(o.TLS)),
+		grpc.Creds(handshakes{credentials.NewTLS(o.TLS)}),
 		grpc.MaxRecvMsgSize(MaxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -81,15 +84,33 @@ func NewServer(o ServerOptions) *Server {
 	return s
 }
 
+// handshakes lets a client without a certificate stay for as long as it takes to hear what it lacks: it would have the place of
+// one that may call.
+type handshakes struct {
+	credentials.TransportCredentials
+}
+
+func (h handshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, info, err := h.TransportCredentials.ServerHandshake(raw)
+	if t, ok := info.(credentials.TLSInfo); err == nil && (!ok || len(t.State.PeerCertificates) == 0) {
+		time.AfterFunc(nobodyStays, func() { _ = raw.Close() }) // also when it is closed already, which does no harm
+	}
+	return c, info, err
+}
+
+func (h handshakes) Clone() credentials.TransportCredentials {
+	return handshakes{h.TransportCredentials.Clone()}
+}
+
 // Serve serves the connections of a listener, which it closes, until Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
 // Stop ends the streams of workers, lets calls that are under way end, and after the wait ends their connections. It returns when no
 // call runs any more, also of callers that have left: without workers all of them end soon.
 func (s *Server) Stop(wait time.Duration) {
-	s.o.Hosts.Close()
-	hard := time.AfterFunc(wait, s.grpc.Stop)
+	hard := time.AfterFunc(wait, s.grpc.Stop) // before the streams: one whose worker does not read ends with its connection
 	defer hard.Stop()
+	s.o.Hosts.Close()
 	s.grpc.GracefulStop()
 }
 

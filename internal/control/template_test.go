@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -183,4 +184,29 @@ func FuzzPolicyText(f *testing.F) {
 			t.Errorf("what was read is not valid: %v", err)
 		}
 	})
+}
+
+// A page of templates is short, whatever is asked for: a thousand large ones would fit into no client, and not well into us.
+func TestTemplatePages(t *testing.T) {
+	s := newSystem(t)
+	const n = 120 // and echo
+	for i := range n {
+		template := actor.Template{Ref: actor.Ref{Atespace: "demo", Name: fmt.Sprint("t", i)}, Containers: []actor.Container{{Name: "main", Image: "i"}}}
+		if _, err := s.admin.CreateTemplate(t.Context(), template); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := s.credential(t, s.path("admin", "podidentity.podcert.ate.dev", cert.CredentialFile))
+	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(credentials.NewTLS(s.config(t, own))), grpc.WithNoProxy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	page, err := ateapi.NewControlClient(conn).ListActorTemplates(t.Context(), &ateapi.ListActorTemplatesRequest{Atespace: "demo", PageSize: 1000})
+	if err != nil || len(page.GetActorTemplates()) != 50 || page.GetNextPageToken() == "" {
+		t.Errorf("%d templates, then %q, %v", len(page.GetActorTemplates()), page.GetNextPageToken(), err)
+	}
+	if all, err := s.admin.ListTemplates(t.Context(), "demo"); err != nil || len(all) != n+1 {
+		t.Errorf("%d templates of %d, %v", len(all), n+1, err)
+	}
 }

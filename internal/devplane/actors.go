@@ -273,6 +273,9 @@ func (p *Plane) begin(tx store.Tx, ref actor.Ref, op actor.Op, t actor.Terms) (b
 	if verdict == Illegal {
 		return b, actor.Refuse(actor.FailedPrecondition, "actor %s is %s: cannot %s", ref, a.State, op)
 	}
+	if op == actor.Pause && a.Assignment.Node == "" {
+		return b, actor.Refuse(actor.FailedPrecondition, "worker %s of actor %s has no node to keep it on: cannot pause", a.Assignment.Worker, ref)
+	}
 	if op == actor.Resume {
 		if b.template, err = templateOf(tx, *a); err != nil {
 			return b, err
@@ -335,17 +338,24 @@ func finish(tx store.Tx, b begun, op actor.Op, failed error) (a actor.Actor, ref
 	if err != nil {
 		return was, nil, err
 	}
-	if err := tx.Delete(held.Key, held.Version); err != nil {
+	var l lockValue
+	if err := errors.Join(decode(held, &l), tx.Delete(held.Key, held.Version)); err != nil {
 		return was, nil, err
 	}
 	if a, err = getActor(tx, was.Ref); err != nil {
 		return a, nil, err
 	}
-	if failed != nil {
-		refusal, err = undo(tx, &a, was, op, failed)
-		return a, refusal, err
+	if failed == nil && op == actor.Resume && l.Exit != "" {
+		failed = errors.New(l.Exit)
 	}
-	return a, nil, complete(tx, &a, op)
+	if failed == nil {
+		return a, nil, complete(tx, &a, op)
+	}
+	refusal, err = undo(tx, &a, was, op, failed)
+	if err == nil && a.State == actor.Running && l.Exit != "" { // it would run again, but does not
+		err = crash(tx, &a, l.Exit)
+	}
+	return a, refusal, err
 }
 
 // complete writes down that an operation has succeeded.
@@ -407,16 +417,23 @@ func forget(tx store.Tx, a actor.Actor) error {
 	return tx.Delete(actorKey(a.Ref), a.Version)
 }
 
-// lock takes the lock of an actor, which is a record with the end of its lease. Its UID is the token by which the holder
-// knows it again: whoever takes it over makes another.
+// lockValue is the record of a lock.
+type lockValue struct {
+	Until time.Time `json:"until"` // end of the lease
+	// Exit is how the actor has ended by itself since the operation began; empty when it has not.
+	Exit string `json:"exit,omitempty"`
+}
+
+// lock takes the lock of an actor. The UID of its record is the token by which the holder knows it again: whoever takes it over
+// makes another.
 func lock(tx store.Tx, ref actor.Ref) (token string, err error) {
 	r, err := tx.Get(lockKey(ref))
 	if err == nil {
-		var until time.Time
-		if err := decode(r, &until); err != nil {
+		var l lockValue
+		if err := decode(r, &l); err != nil {
 			return "", err
 		}
-		if time.Now().Before(until) {
+		if time.Now().Before(l.Until) {
 			return "", actor.Refuse(actor.Aborted, "another operation on actor %s is under way", ref)
 		}
 		if err := tx.Delete(r.Key, r.Version); err != nil {
@@ -425,7 +442,7 @@ func lock(tx store.Tx, ref actor.Ref) (token string, err error) {
 	} else if !errors.Is(err, store.ErrNotFound) {
 		return "", err
 	}
-	value, err := json.Marshal(time.Now().Add(lease))
+	value, err := json.Marshal(lockValue{Until: time.Now().Add(lease)})
 	if err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package devplane
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
@@ -96,19 +97,40 @@ func (p *Plane) RequestSuspend(ctx context.Context, caller, worker string, ref a
 }
 
 // ExitActor crashes an actor that has ended by itself, which the process tells that hosts it. While an operation on it is under
-// way its own outcome counts, and nothing is done.
+// way the exit is noted, and counts when the actor would run at the end of it.
 func (p *Plane) ExitActor(ctx context.Context, caller string, ref actor.Ref, uid, why string) error {
+	why = "the actor ended: " + why
 	return p.store.Update(ctx, func(tx store.Tx) error {
 		a, err := hosted(tx, caller, ref, uid)
-		if err != nil || a.State != actor.Running {
+		if err != nil {
 			return err
 		}
-		_, err = tx.Get(lockKey(ref))
-		if !errors.Is(err, store.ErrNotFound) {
+		r, err := tx.Get(lockKey(ref))
+		switch {
+		case err == nil:
+			return noteExit(tx, r, why)
+		case !errors.Is(err, store.ErrNotFound):
 			return err
+		case a.State != actor.Running: // an operation that has not ended well: whoever tries it again finds out
+			return nil
 		}
-		return crash(tx, &a, "the actor ended: "+why)
+		return crash(tx, &a, why)
 	})
+}
+
+// noteExit tells the operation that holds a lock.
+func noteExit(tx store.Tx, held store.Record, why string) error {
+	var l lockValue
+	if err := decode(held, &l); err != nil {
+		return err
+	}
+	l.Exit = why
+	value, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Update(held.Key, held.Version, value)
+	return err
 }
 
 // Reclaim frees the locks that are held, and returns how many. It is for a process that knows to be the only one over its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
@@ -112,7 +113,7 @@ func TestReclaim(t *testing.T) {
 	}
 }
 
-// An exit counts only where nothing else is under way.
+// An exit crashes what runs, and nothing that is being suspended.
 func TestExit(t *testing.T) {
 	p := newPlane(t, 1)
 	p.create(t, a1)
@@ -137,6 +138,57 @@ func TestExit(t *testing.T) {
 		t.Errorf("%q", a.Crash)
 	}
 	wantCode(t, "again", p.ExitActor(t.Context(), caller, a1, a.UID, ""), actor.PermissionDenied, "")
+}
+
+// An exit that is told while an operation is under way counts where that leaves the actor running: a process may end as soon as
+// it has begun, before it is written down that it runs, or before a pause that then cannot be done.
+func TestExitDuringOperation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		op   actor.Op
+		fail error
+		code actor.Code
+		want actor.State
+	}{
+		"resume":                     {actor.Resume, nil, actor.Internal, actor.Crashed},
+		"resume that may be retried": {actor.Resume, actor.ErrUnavailable, actor.Unavailable, actor.Resuming},
+		"pause":                      {actor.Pause, nil, 0, actor.Paused},
+		"pause that was not done":    {actor.Pause, actor.ErrUnavailable, actor.Unavailable, actor.Crashed},
+		"revert that was not done":   {actor.Revert, actor.ErrUnavailable, actor.Unavailable, actor.Crashed},
+		"suspend that was not done":  {actor.Suspend, actor.ErrUnavailable, actor.Unavailable, actor.Suspending},
+	} {
+		p := newPlane(t, 1)
+		uid, caller := p.create(t, a1).UID, worker(0, 1).ID
+		if tc.op != actor.Resume {
+			if _, _, err := p.ResumeActor(t.Context(), a1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.boxes.failing(func(string) error {
+			return errors.Join(p.ExitActor(context.Background(), caller, a1, uid, "status 3"), tc.fail)
+		})
+		do := map[actor.Op]func(context.Context, actor.Ref) (actor.Actor, error){
+			actor.Resume: func(ctx context.Context, r actor.Ref) (actor.Actor, error) {
+				a, _, err := p.ResumeActor(ctx, r)
+				return a, err
+			},
+			actor.Pause: p.PauseActor, actor.Revert: p.RevertActor, actor.Suspend: p.SuspendActor,
+		}
+		_, err := do[tc.op](t.Context(), a1)
+		if err != nil || tc.code != 0 {
+			wantCode(t, name, err, tc.code, "")
+		}
+		a, err := p.GetActor(t.Context(), a1)
+		if err != nil || a.State != tc.want || (a.State == actor.Crashed) != strings.HasSuffix(a.Crash, "the actor ended: status 3") {
+			t.Errorf("%s: %v, crash %q, %v", name, a.State, a.Crash, err)
+		}
+		p.boxes.failing(nil)
+		if tc.want == actor.Resuming { // what ended before it was started again is over
+			if _, _, err := p.ResumeActor(t.Context(), a1); err != nil {
+				t.Error(err)
+			}
+			p.wantState(t, a1, actor.Running, "w0")
+		}
+	}
 }
 
 // A template's labels count, too.

@@ -149,3 +149,21 @@ func TestWorkerGone(t *testing.T) {
 		wantCode(t, "register", err, actor.InvalidArgument, "worker")
 	})
 }
+
+// A worker without a node cannot keep a paused actor: nobody would find it again.
+func TestPauseWithoutNode(t *testing.T) {
+	p := newPlane(t)
+	w := worker(0, 1)
+	w.Node = ""
+	p.register(t, w)
+	p.create(t, a1)
+	if _, _, err := p.ResumeActor(t.Context(), a1); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.PauseActor(t.Context(), a1)
+	wantCode(t, "pause", err, actor.FailedPrecondition, "node")
+	p.wantState(t, a1, actor.Running, "w0")
+	if _, err := p.SuspendActor(t.Context(), a1); err != nil {
+		t.Error(err)
+	}
+}

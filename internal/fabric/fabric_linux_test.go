@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/fabric"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // newRun is a run of the test's own. At the end nothing of it may be there any more.
@@ -375,7 +376,7 @@ func TestCleanAfterKill(t *testing.T) {
 	if err := host.Start(stray); err != nil {
 		t.Fatal(err)
 	}
-	inodes := []uint64{host.Inode(), w.Hub().Inode()}
+	links := []string{fmt.Sprintf("net:[%d]", host.Inode()), fmt.Sprintf("net:[%d]", w.Hub().Inode())}
 	if err := errors.Join(host.Close(), w.Hub().Close()); err != nil { // as the kernel does when a process is killed
 		t.Fatal(err)
 	}
@@ -409,25 +410,5 @@ func TestCleanAfterKill(t *testing.T) {
 	if err := r.Clean(t.Context()); err != nil {
 		t.Errorf("cleaning twice: %v", err)
 	}
-	nobodyIn(t, inodes)
-}
-
-// nobodyIn proves by the kernel's own tables that namespaces are gone: no thread is in one, and none is mounted.
-func nobodyIn(t *testing.T, inodes []uint64) {
-	t.Helper()
-	for _, inode := range inodes {
-		link := fmt.Sprintf("net:[%d]", inode)
-		tasks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/ns/net")
-		for _, task := range tasks {
-			if at, err := os.Readlink(task); err == nil && at == link {
-				t.Errorf("%s is still in %s", task, link)
-			}
-		}
-		mounts, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
-		for _, m := range mounts {
-			if text, err := os.ReadFile(m); err == nil && bytes.Contains(text, []byte(link)) {
-				t.Errorf("%s still has %s mounted", m, link)
-			}
-		}
-	}
+	gatewaytest.NamespacesGone(t, links...)
 }

@@ -176,7 +176,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// sysctlIfThere is Sysctl for a parameter that comes with a kernel module: without the module nothing has to be set.
+// sysctlIfThere is Sysctl for a parameter of a part that not every kernel has: without the part nothing has to be set.
 func (n *Namespace) sysctlIfThere(key, value string) error {
 	if err := n.Sysctl(key, value); !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -48,7 +48,7 @@ func (r Run) CreateNamespace(name string) (*Namespace, error) {
 		return os.NewSyscallError("mount", unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
 	})
 	if err != nil {
-		return nil, errors.Join(err, os.Remove(path))
+		return nil, errors.Join(err, unname(full)) // which may have been mounted already
 	}
 	if err := n.Up("lo"); err != nil {
 		return nil, errors.Join(err, n.Remove())

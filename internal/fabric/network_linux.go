@@ -64,10 +64,10 @@ func (w *Network) Remove() error { return w.hub.Remove() }
 // Isolate turns off what a namespace of ours must not do: forward, speak IPv6 (it would pass by what is checked for
 // IPv4), and hand bridged frames to the rules for packets, which some kernels switch on in every new namespace.
 func (n *Namespace) Isolate() error {
-	err := errors.Join(
+	return errors.Join(
 		n.Sysctl("net.ipv4.ip_forward", "0"),
-		n.Sysctl("net.ipv6.conf.all.disable_ipv6", "1"),
-		n.Sysctl("net.ipv6.conf.default.disable_ipv6", "1"),
+		n.sysctlIfThere("net.ipv6.conf.all.disable_ipv6", "1"),
+		n.sysctlIfThere("net.ipv6.conf.default.disable_ipv6", "1"),
+		n.sysctlIfThere("net.bridge.bridge-nf-call-iptables", "0"),
 	)
-	return errors.Join(err, n.sysctlIfThere("net.bridge.bridge-nf-call-iptables", "0"))
 }

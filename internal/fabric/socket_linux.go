@@ -14,11 +14,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// Listen binds a TCP address inside the namespace. The listener may be used by any goroutine.
+// Listen binds a TCP address inside the namespace. The listener may be used by any goroutine. It speaks plain TCP: the
+// kernel does not tell where a connection over several paths (RFC 8684) was meant to go, and who asks for one falls back.
 func (n *Namespace) Listen(addr netip.AddrPort) (*net.TCPListener, error) {
 	var l net.Listener
 	err := n.Do(func() (err error) {
 		lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return n.CheckConn(c) }}
+		lc.SetMultipathTCP(false) // true is what Go does otherwise
 		l, err = lc.Listen(context.Background(), "tcp", addr.String())
 		return err
 	})

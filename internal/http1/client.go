@@ -27,7 +27,7 @@ type ClientConn struct {
 
 	born   time.Duration // when it was opened
 	served int           // requests
-	usedAt time.Duration // when it was put back
+	readAt time.Duration // when bytes have come last
 	idleAt int           // the pool's tick at which the connection became idle
 
 	in      readBuffer // response head, and what came with it; then the body
@@ -215,6 +215,7 @@ func (c *ClientConn) space() []byte {
 
 // take uses n bytes just read; true ends the step.
 func (c *ClientConn) take(n int) bool {
+	c.readAt = time.Since(epoch)
 	if c.phase == stepBody {
 		return c.bodyBytes(c.in.buf[c.bodyAt : c.bodyAt+n])
 	}

@@ -117,7 +117,7 @@ func (p *Pool) take(d conn.Dialed, taken bool) *ClientConn {
 	return c
 }
 
-// epoch is what usedAt counts from.
+// epoch is what readAt counts from.
 var epoch = time.Now()
 
 // enter adds to the busy connections. p.mu is held.
@@ -154,9 +154,10 @@ func (p *Pool) admit() error {
 	return nil
 }
 
-// justUsed is how long a connection is good for another request that may be repeated without the kernel being asked. It
-// is as long as an event loop would need to notice: under load connections are used again within microseconds, and one
-// system call in five is spared.
+// justUsed is for how long after the last bytes of an answer a connection is good for another request that may be repeated
+// without the kernel being asked. It does not count from when the client has taken them, which may last. It is as long as an
+// event loop would need to notice: under load connections are used again within microseconds, and one system call in five
+// is spared.
 const justUsed = time.Millisecond
 
 // reuse takes idle connections from the top until one is good. Beyond justUsed, and for requests that must not be
@@ -175,7 +176,7 @@ func (p *Pool) reuse(d Dialing) *ClientConn {
 		p.idle = p.idle[:n-1]
 		p.enter(c)
 		p.mu.Unlock()
-		if c.raw != nil && time.Since(epoch)-c.usedAt < justUsed && d.Repeatable() || c.quiet() {
+		if c.raw != nil && time.Since(epoch)-c.readAt < justUsed && d.Repeatable() || c.quiet() {
 			c.reused = true
 			return c
 		}
@@ -186,9 +187,8 @@ func (p *Pool) reuse(d Dialing) *ClientConn {
 // put takes a busy connection back, or drops it.
 func (p *Pool) put(c *ClientConn, good bool) {
 	if good {
-		c.usedAt = time.Since(epoch)
 		c.served++
-		good = (p.cfg.MaxRequests == 0 || c.served < p.cfg.MaxRequests) && (p.cfg.MaxAge == 0 || c.usedAt-c.born < p.cfg.MaxAge)
+		good = (p.cfg.MaxRequests == 0 || c.served < p.cfg.MaxRequests) && (p.cfg.MaxAge == 0 || c.readAt-c.born < p.cfg.MaxAge)
 	}
 	p.mu.Lock()
 	p.leave(c)

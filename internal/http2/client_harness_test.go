@@ -166,6 +166,12 @@ type scripted struct {
 func scriptServer(t testing.TB, set *http2.ClientSettings, settings ...xhttp2.Setting) (*http2.ClientConn, *scripted) {
 	t.Helper()
 	near, far := conn.Pipe()
+	return scriptOver(t, near, far, set, settings...)
+}
+
+// scriptOver is scriptServer over the ends of a connection.
+func scriptOver(t testing.TB, near, far conn.Conn, set *http2.ClientSettings, settings ...xhttp2.Setting) (*http2.ClientConn, *scripted) {
+	t.Helper()
 	cc := begin(t, near, set)
 	s := &scripted{t: t, c: far, fr: xhttp2.NewFramer(far, far)}
 	s.fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -194,6 +194,7 @@ func (s *ClientStream) begin(q requestFrame, end bool) error {
 		return fmt.Errorf("%w: %w", exchange.ErrUnprocessed, s.lost())
 	}
 	if c.leaving || c.nextID > maxStreamID {
+		c.pass() // the turn, which is not used
 		return fmt.Errorf("%w: the connection ends", exchange.ErrUnprocessed)
 	}
 	s.id, s.opened = c.nextID, time.Now()

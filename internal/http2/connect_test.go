@@ -420,9 +420,9 @@ func TestTunnelForced(t *testing.T) {
 	f.tunnel(1)
 	f.want("HEADERS 1 200")
 	r.live.Drain(drain.Prompt)
-	f.want(announcement)
+	f.want(announcement, "GOAWAY 1 NO_ERROR")
 	f.data(1, false, "still")
-	f.want("GOAWAY 1 NO_ERROR", "DATA 1 still")
+	f.want("DATA 1 still")
 	r.live.Force()
 	if err := within(t, 5*time.Second, "the end", result); err == nil {
 		t.Error("no error")

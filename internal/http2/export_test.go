@@ -32,3 +32,10 @@ func Spell(set *Settings, fields ...hpack.HeaderField) ([]byte, error) {
 	b = append(append(b, q.Target...), " HTTP/1.1\r\n"...)
 	return append(q.Fields.AppendHTTP1(b, 0), "\r\n"...), nil
 }
+
+// Queued is how many streams of a connection wait to send.
+func Queued(c *ClientConn) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue)
+}

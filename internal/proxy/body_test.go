@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -502,11 +503,48 @@ func TestExcessResponseBytes(t *testing.T) {
 					}
 					if name == "a moment later" {
 						eventually(t, patience, "the excess has been sent", func() bool { return late.Load() > before })
+						c.quiet(2 * time.Millisecond) // for one millisecond after an answer nobody looks
 					}
 				}
 			})
 		})
 	}
+}
+
+// holds keeps a response from the client until what it waits for has happened.
+type holds struct{ until func() }
+
+func (h holds) Filter(dst, chunk []byte, _ bool) ([]byte, error) {
+	h.until()
+	return append(dst, chunk...), nil
+}
+
+// Excess bytes are looked for also before a connection is used again that was given back a moment ago, if they had time to come
+// while the client took its answer.
+func TestExcessResponseBytesWhileTheClientIsSlow(t *testing.T) {
+	evil := "HTTP/1.1 200 OK\r\nX-Evil: 1\r\nContent-Length: 4\r\n\r\nevil"
+	inModes(t, func(t *testing.T, m mode) {
+		sent := make(chan struct{})
+		var once sync.Once
+		b := newBackend(t, func(p *peer) {
+			p.message(false)
+			p.send(ok)
+			once.Do(func() {
+				p.quietly(5 * time.Millisecond)
+				p.send(evil)
+				close(sent)
+			})
+			p.gone(patience)
+		})
+		g := newGateway(t, m, options{before: func(x *exchange.Exchange) { x.FilterResponse(holds{func() { <-sent }}) }}, b.addr)
+		c := g.dial(t)
+		c.send(strings.Repeat("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 2))
+		for range 2 {
+			if a := c.message(false); a.status() != "200" || a.header.Get("X-Evil") != "" || a.body != "ok" {
+				t.Errorf("%+v", a)
+			}
+		}
+	})
 }
 
 // request_timeout restarts with each byte of the upload.

@@ -31,6 +31,7 @@ func (f *forward) appendRequest(b []byte) []byte {
 	x := f.x
 	r := &x.Request
 	r.Fields.StripHopByHop()
+	f.strip(&r.Fields)
 	b = append(b, f.method...)
 	b = append(b, ' ')
 	b = f.appendTarget(b)
@@ -157,6 +158,9 @@ func (f *forward) appendFraming(b []byte) []byte {
 	case f.streaming && r.Expect: // the backend decides whether the body is to come (RFC 9110 §10.1.1)
 		f.x.ForwardExpect()
 		b = append(b, "Expect: 100-continue\r\n"...)
+	}
+	if f.lease.Reach != nil && !f.up.HTTP2() { // nothing else will come on this connection
+		b = append(b, "Connection: close\r\n"...)
 	}
 	if f.trailers && f.up.HTTP2() { // there it is end-to-end in effect, and gRPC backends insist on it
 		b = append(b, "TE: trailers\r\n"...)

@@ -140,15 +140,17 @@ func (d *Destinations) allowed(addrs []netip.Addr) []netip.Addr {
 }
 
 // permits reports whether an address may be connected to. What the operator denies is denied; what he allows is allowed;
-// of the rest, special addresses and those of this machine are denied.
+// of the rest, special addresses and those of this machine are denied. An address of IPv4 is denied also by way of a
+// translator.
 func (d *Destinations) permits(a netip.Addr) bool {
+	inner, translated := conn.Embedded(a)
 	switch {
-	case config.Among(d.deny, a):
+	case config.Among(d.deny, a), translated && config.Among(d.deny, inner):
 		return false
 	case config.Among(d.allow, a):
 		return true
 	}
-	return !conn.Special(a) && !ownAddresses.has(a)
+	return !conn.Special(a) && !ownAddresses.has(a) && (!translated || !ownAddresses.has(inner))
 }
 
 // own are the addresses of this machine, asked for again now and then.

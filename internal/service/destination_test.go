@@ -64,6 +64,9 @@ func TestDestinations(t *testing.T) {
 		{"[::ffff:127.0.0.1]:443", nil, service.ErrDenied},
 		{"[::1]:443", nil, service.ErrDenied},
 		{"10.1.9.1:443", nil, service.ErrDenied},
+		{"[64:ff9b::c000:4201]:443", nil, service.ErrDenied}, // 192.0.66.1 by way of a translator
+		{"[2002:c000:4201::1]:443", nil, service.ErrDenied},
+		{"[64:ff9b::c629:4]:443", []string{"[64:ff9b::c629:4]:443"}, refuse},
 	} {
 		t.Run(tt.target, func(t *testing.T) {
 			asked := 0

@@ -165,6 +165,7 @@ func (c *collector) base(s *scrape) {
 			s.counter(descMessages, skipped, "skipped")
 		}
 	}
+	s.actors()
 	if s.src.AccessLogDropped != nil {
 		s.counter(descLogDropped, s.src.AccessLogDropped())
 	}

@@ -34,6 +34,8 @@ type Sources struct {
 	Decisions func(report func(entrypoint, leg, reason string, n uint64))
 	// Egress reports the actors that have tunnels at an entrypoint, their tunnels, and the lines of the audit log that were lost.
 	Egress func(report func(entrypoint string, actors, tunnels int, lost uint64))
+	// Actors is what is known of requests on their way to actors; nil: there is no such way.
+	Actors func() *Actors
 	// Generations is the number of configurations that are still in use.
 	Generations func() int64
 	// AccessLogDropped is the number of access log entries that were lost.

@@ -132,7 +132,7 @@ func (s *Server) serve(x *exchange.Exchange, got Accepted) error {
 	x.Record.Outcome = exchange.OutcomeUpgraded
 	if got.To == nil {
 		inner := conn.NewInner(down, inside(x))
-		got.Serve(inner)
+		inner.Held(x.Guard, x.Gone(), func() { got.Serve(inner) })
 		x.Record.BytesIn, x.Record.BytesOut = inner.Moved()
 		return inner.Close()
 	}

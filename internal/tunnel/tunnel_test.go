@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -142,6 +143,34 @@ func TestHTTP1(t *testing.T) {
 	}
 	if n := r.accepted.Load(); n != 3 {
 		t.Errorf("%d connections", n)
+	}
+}
+
+// A forced connection ends what is served inside its tunnels, also if that waits again when it is woken.
+func TestServedIsForced(t *testing.T) {
+	for _, protocol := range bothProtocols {
+		t.Run(protocol, func(t *testing.T) {
+			began, ended := make(chan struct{}), make(chan error, 1)
+			r := connect(t, tunnel.ServerConfig{Accept: func(context.Context, *tunnel.Ask) (tunnel.Accepted, error) {
+				return tunnel.Accepted{Serve: func(c conn.Conn) {
+					close(began)
+					for {
+						_, err := c.Read(make([]byte, 1))
+						if !errors.Is(err, os.ErrDeadlineExceeded) || c.SetReadDeadline(time.Time{}) != nil {
+							ended <- err
+							return
+						}
+					}
+				}}, nil
+			}}, tunnel.Limits{}, protocol)
+			c := r.open(t, "a")
+			defer c.Close()
+			within(t, "the beginning", began)
+			r.live.Force()
+			if err := within(t, "the end", ended); err == nil {
+				t.Error("no error")
+			}
+		})
 	}
 }
 

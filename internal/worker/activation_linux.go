@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/drain"
@@ -30,11 +31,13 @@ type Activation struct {
 	links drain.Tracker // those under way, in both directions
 	slots chan struct{} // of tunnels
 
-	once  sync.Once     // of its end
-	done  []step        // those that were taken
-	began chan struct{} // closed when begin has returned
-	gone  chan struct{} // closed when nothing is left of the stay
-	err   error         // of its end; valid after gone
+	once   sync.Once     // of its end
+	done   []step        // those that were taken
+	began  chan struct{} // closed when begin has returned
+	cancel func()        // gives up what has not begun
+	gone   chan struct{} // closed when nothing is left of the stay
+	err    error         // of its end; valid after gone
+	left   bool          // the actor stays on the machine, frozen; valid after gone
 }
 
 // step of an activation. undo takes it back with the actor going; leave, where it is not nil, with the actor staying on
@@ -45,10 +48,10 @@ type step struct {
 	undo, leave func(ctx context.Context) error
 }
 
-func newActivation(w *Worker, s Spec, hostname string) *Activation {
+func newActivation(w *Worker, s Spec, hostname string, cancel func()) *Activation {
 	return &Activation{
 		w: w, actor: s.Actor, hostname: hostname, spec: s, log: w.o.Log.With("actor", s.Ref, "uid", s.UID),
-		slots: make(chan struct{}, w.o.Bounds.Tunnels), began: make(chan struct{}), gone: make(chan struct{}),
+		slots: make(chan struct{}, w.o.Bounds.Tunnels), began: make(chan struct{}), cancel: cancel, gone: make(chan struct{}),
 	}
 }
 
@@ -79,7 +82,8 @@ func (a *Activation) begin(ctx context.Context) error {
 		}
 		if err != nil {
 			a.once.Do(func() {}) // ended, before it has begun
-			return errors.Join(fmt.Errorf("%s: %w", s.name, err), a.undo(context.WithoutCancel(ctx), a.spec.Thaw))
+			stays := a.spec.Thaw && !errors.Is(err, errNoProcess)
+			return errors.Join(fmt.Errorf("%s: %w", s.name, err), a.undo(ctx, stays))
 		}
 		a.done = append(a.done, s)
 	}
@@ -87,7 +91,13 @@ func (a *Activation) begin(ctx context.Context) error {
 	return nil
 }
 
-// undo undoes what was done, the last step first, and goes on after errors.
+// cleaningUp is a context for what has to be done though nobody waits for it any more: half of it would be worse.
+func cleaningUp(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleaning)
+}
+
+// undo undoes what was done, the last step first, and goes on after errors. ctx bounds the wait for tunnels alone. An
+// actor that turns out to have ended does not stay.
 func (a *Activation) undo(ctx context.Context, stays bool) error {
 	var errs []error
 	for len(a.done) > 0 {
@@ -99,24 +109,34 @@ func (a *Activation) undo(ctx context.Context, stays bool) error {
 		}
 		if err := undo(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("undoing %s: %w", s.name, err))
+			stays = stays && !errors.Is(err, errNoProcess)
 		}
 	}
+	a.left = stays
 	return errors.Join(errs...)
 }
 
-// end ends the stay once; later calls wait for the first.
-func (a *Activation) end(ctx context.Context, stays bool) error {
+// end ends the stay once; later calls wait for the first, which may have been meant otherwise: left says whether the actor
+// stays on the machine, frozen. One that is to go and has not begun yet is given up.
+func (a *Activation) end(ctx context.Context, stays bool) (left bool, err error) {
+	begun := ctx
+	if !stays {
+		a.cancel()
+		var stop func()
+		begun, stop = cleaningUp(ctx)
+		defer stop()
+	}
 	select {
 	case <-a.began:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case <-begun.Done():
+		return false, context.Cause(begun)
 	}
 	a.once.Do(func() {
 		a.err = a.undo(ctx, stays)
 		a.w.forget(a)
 	})
 	<-a.gone
-	return a.err
+	return a.left, a.err
 }
 
 // connect makes the network. What a worker has left of the same actor that was killed goes first.
@@ -151,7 +171,7 @@ func (a *Activation) credentials(ctx context.Context) (err error) {
 func (a *Activation) openOut(context.Context) error {
 	a.capture = &capture{
 		gateway: a.network.Gateway, egress: a.egress, bounds: a.w.o.Bounds, counts: &a.w.counts, clock: a.w.o.Clock,
-		log: a.log, links: &a.links,
+		log: a.log, refusals: strangersLog{log: a.log}, links: &a.links,
 	}
 	return a.capture.start()
 }
@@ -164,31 +184,40 @@ func (a *Activation) run(ctx context.Context) (err error) {
 			return err
 		}
 		if err = a.group.Thaw(ctx); err != nil {
-			return errors.Join(err, a.freeze(context.WithoutCancel(ctx)))
+			return errors.Join(err, a.freeze(ctx))
 		}
 		return nil
 	}
 	a.process, err = a.spec.Program.start(ctx, a.hostname, a.network, a.group)
 	if err != nil {
-		return errors.Join(err, a.group.Kill(context.WithoutCancel(ctx)))
+		ctx, cancel := cleaningUp(ctx)
+		defer cancel()
+		return errors.Join(err, a.group.Kill(ctx))
 	}
 	a.w.started(a.actor.UID, a.process)
 	return nil
 }
 
 func (a *Activation) kill(ctx context.Context) error {
-	err := a.group.Kill(ctx)
-	if err == nil {
-		err = a.process.wait(ctx)
+	ctx, cancel := cleaningUp(ctx)
+	defer cancel()
+	if err := a.group.Kill(ctx); err != nil {
+		return err
 	}
-	a.w.ended(a.actor.UID)
-	return err
+	return a.process.wait(ctx)
 }
 
+// freeze leaves the actor as it is, unless it has ended: that is errNoProcess, and what is left of it is killed.
 func (a *Activation) freeze(ctx context.Context) error {
-	err := a.group.Freeze(ctx)
+	within, cancel := cleaningUp(ctx)
+	defer cancel()
+	err := a.group.Freeze(within)
+	pids, perr := a.group.Processes()
+	if perr == nil && !slices.Contains(pids, a.process.pid) {
+		return errors.Join(errNoProcess, a.kill(ctx))
+	}
 	a.process.release()
-	return err
+	return errors.Join(err, perr)
 }
 
 func (a *Activation) openIn(context.Context) error {
@@ -210,7 +239,9 @@ func (a *Activation) closeIn(ctx context.Context) error {
 		a.log.Info("tunnels are ended with the stay of their actor", "tunnels", a.open.Len())
 	}
 	a.links.Force()
-	return a.open.Wait(ctx)
+	rest, cancel := cleaningUp(ctx)
+	defer cancel()
+	return a.open.Wait(rest)
 }
 
 // watch ends the stay of an actor that ends by itself.
@@ -223,9 +254,7 @@ func (a *Activation) watch() {
 	crashed := false
 	a.once.Do(func() {
 		crashed = true
-		ctx, cancel := context.WithTimeout(context.Background(), crashCleaning)
-		defer cancel()
-		a.err = a.undo(ctx, false)
+		a.err = a.undo(context.Background(), false)
 		a.w.forget(a)
 	})
 	if !crashed {

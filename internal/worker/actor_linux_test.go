@@ -222,7 +222,12 @@ func serve() {
 
 // dial connects, says hello, and returns what it hears or what went wrong.
 func dial(network, to string) string {
-	c, err := net.DialTimeout(network, to, 2*time.Second)
+	d := net.Dialer{Timeout: 2 * time.Second}
+	if network == "mptcp" {
+		network = "tcp"
+		d.SetMultipathTCP(true)
+	}
+	c, err := d.Dial(network, to)
 	if err != nil {
 		return "dial " + kind(err)
 	}

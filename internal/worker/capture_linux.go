@@ -67,6 +67,7 @@ type capture struct {
 	counts   *Counts
 	clock    *conn.Clock
 	log      *slog.Logger
+	refusals strangersLog
 
 	links  *drain.Tracker
 	ctx    context.Context // of dials
@@ -128,7 +129,7 @@ func (c *capture) admit(tcp *net.TCPConn) {
 	}
 	to, err := c.destination(from)
 	if err != nil {
-		c.log.Warn("reset a captured connection", "error", err, "from", from.Info().Remote, "to", to)
+		c.refusals.warn("reset a captured connection", "error", err, "from", from.Info().Remote, "to", to)
 		_ = from.Abort()
 		return
 	}
@@ -185,7 +186,7 @@ func (c *capture) carry(from *conn.Raw, to netip.AddrPort) {
 	cancel()
 	if err != nil {
 		c.counts.Failed.Add(1)
-		c.log.Warn("a captured connection was not carried", "to", to, "error", err)
+		c.refusals.warn("a captured connection was not carried", "to", to, "error", err)
 		_ = from.Abort()
 		return
 	}

@@ -106,7 +106,7 @@ func TestActorSeesAndMayOnlyItsOwn(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("canary"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	paths := []string{secret, "/run/netns", "/sys", "/sys/fs/cgroup", "/root", "/var", "/etc/shadow", "/etc/passwd", "/usr/bin", "/bin/sh", "/proc/1", "/dev/null", "/dev/mem", "/home"}
+	paths := []string{secret, "/run/netns", "/sys", "/sys/fs/cgroup", "/root", "/var", "/etc/shadow", "/etc/passwd", "/usr/bin", "/bin/sh", "/proc/1", "/dev/null", "/dev/mem", "/home", "/etc/ssl/private"}
 	p, out := program(t, append([]string{"look"}, paths...)...)
 	text, how := inside(t, p, out)
 	if how != "exit status 0" {
@@ -129,7 +129,7 @@ func TestActorSeesAndMayOnlyItsOwn(t *testing.T) {
 		"write /proc/sys/kernel/hostname": "EROFS",
 
 		"stat " + secret: "ENOENT", "stat /run/netns": "ENOENT", "stat /sys": "ENOENT", "stat /sys/fs/cgroup": "ENOENT", "stat /root": "ENOENT",
-		"stat /var": "ENOENT", "stat /home": "ENOENT", "stat /etc/shadow": "ENOENT", "stat /dev/mem": "ENOENT",
+		"stat /var": "ENOENT", "stat /home": "ENOENT", "stat /etc/shadow": "ENOENT", "stat /dev/mem": "ENOENT", "stat /etc/ssl/private": "ENOENT",
 		"stat /etc/passwd": "ok", "stat /usr/bin": "ok", "stat /bin/sh": "ok", "stat /proc/1": "ok", "stat /dev/null": "ok",
 
 		// AF_UNIX 1, AF_INET 2, AF_INET6 10, AF_NETLINK 16; SOCK_STREAM 1, SOCK_DGRAM 2, SOCK_RAW 3, SOCK_SEQPACKET 5
@@ -204,17 +204,24 @@ func TestProgramThatCannotStart(t *testing.T) {
 		change func(p *worker.Program)
 		want   string
 	}{
-		"no such file":       {func(p *worker.Program) { p.Path = "/app/other" }, "executing /app/other: no such file"},
-		"no executable":      {func(p *worker.Program) { p.Path = "/etc/hosts" }, "permission denied"},
-		"no such mount":      {func(p *worker.Program) { p.Mounts[0].From = "/nowhere" }, "building the file system"},
-		"relative":           {func(p *worker.Program) { p.Path = "actor" }, "not absolute"},
-		"root":               {func(p *worker.Program) { p.User = 0 }, "user 0"},
-		"few processes":      {func(p *worker.Program) { p.Limits.Processes = 1 }, "limit of 1 processes"},
-		"mount over system":  {func(p *worker.Program) { p.Mounts[0].To = "/usr/bin/sh" }, "mount of"},
-		"mount at a link":    {func(p *worker.Program) { p.Mounts[0].To = "/app/../etc/hosts" }, "mount of"},
-		"mount at the root":  {func(p *worker.Program) { p.Mounts[0].To = "/" }, "mount of"},
-		"host with a line":   {func(p *worker.Program) { p.Hosts[0].Name = "a\n1.2.3.4 b" }, "host"},
-		"host without place": {func(p *worker.Program) { p.Hosts[0].Address = netip.Addr{} }, "host"},
+		"no such file":      {func(p *worker.Program) { p.Path = "/app/other" }, "executing /app/other: no such file"},
+		"no executable":     {func(p *worker.Program) { p.Path = "/etc/hosts" }, "permission denied"},
+		"no such mount":     {func(p *worker.Program) { p.Mounts[0].From = "/nowhere" }, "building the file system"},
+		"relative":          {func(p *worker.Program) { p.Path = "actor" }, "not absolute"},
+		"root":              {func(p *worker.Program) { p.User = 0 }, "user 0"},
+		"few processes":     {func(p *worker.Program) { p.Limits.Processes = 1 }, "limit of 1 processes"},
+		"mount over system": {func(p *worker.Program) { p.Mounts[0].To = "/usr/bin/sh" }, "mount of"},
+		"mount at a link":   {func(p *worker.Program) { p.Mounts[0].To = "/app/../etc/hosts" }, "mount of"},
+		"mount at the root": {func(p *worker.Program) { p.Mounts[0].To = "/" }, "mount of"},
+		"mount in a mount": {func(p *worker.Program) {
+			p.Mounts = append(p.Mounts, worker.Mount{From: "/tmp", To: "/data", Writable: true}, worker.Mount{From: "/etc/hosts", To: "/data/x/hosts"})
+		}, `mount of "/etc/hosts" at "/data/x/hosts"`},
+		"mount around a mount": {func(p *worker.Program) { p.Mounts = append(p.Mounts, worker.Mount{From: "/tmp", To: "/app"}) }, `mount of "/tmp" at "/app"`},
+		"mount twice":          {func(p *worker.Program) { p.Mounts = append(p.Mounts, p.Mounts[0]) }, "mount of"},
+		"less than no memory":  {func(p *worker.Program) { p.Limits.Memory = -1 }, "limit of -1 bytes"},
+		"environment":          {func(p *worker.Program) { p.Env = []string{"A=b\x00"} }, "zero byte"},
+		"host with a line":     {func(p *worker.Program) { p.Hosts[0].Name = "a\n1.2.3.4 b" }, "host"},
+		"host without place":   {func(p *worker.Program) { p.Hosts[0].Address = netip.Addr{} }, "host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, _ := program(t, "look")

@@ -25,6 +25,13 @@ func (p *Program) Start(ctx context.Context, hostname string, n *Network, g *fab
 // OtherNumbers begin the numbers of system calls for which an actor is killed.
 const OtherNumbers = otherNumbers
 
+// Children is how many processes a worker has started that it still knows.
+func (w *Worker) Children() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.children)
+}
+
 // AuditArch is the architecture of the filter.
 const AuditArch = auditArch
 
@@ -35,6 +42,7 @@ var Denied = denied
 func AcceptForeign(l *net.TCPListener, gateway *fabric.Namespace, counts *Counts) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	c := &capture{listener: l, gateway: gateway, counts: counts, log: slog.New(slog.DiscardHandler), ctx: ctx}
+	log := slog.New(slog.DiscardHandler)
+	c := &capture{listener: l, gateway: gateway, counts: counts, log: log, refusals: strangersLog{log: log}, ctx: ctx}
 	c.accept()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ const (
 // Bounds of what comes in.
 const (
 	maxPeers         = 1024 // connections of routers
+	maxStrangers     = 256  // connections that have not proved whose they are; for another one the oldest goes
 	handshakeTimeout = 10 * time.Second
 	peerIdle         = 2 * time.Minute
 )
@@ -34,15 +36,21 @@ type Ingress struct {
 	config *tls.Config
 	server *tunnel.Server
 	log    *slog.Logger
-	live   drain.Tracker
-	slots  chan struct{}
-	wg     sync.WaitGroup
+
+	refusals strangersLog
+
+	live  drain.Tracker
+	slots chan struct{}
+	wg    sync.WaitGroup
+
+	mu        sync.Mutex // guards strangers
+	strangers []net.Conn // the oldest first
 }
 
 // NewIngress returns an ingress for connections that config says whom to believe of. It must require client certificates
 // and offer h2 and http/1.1.
 func NewIngress(w *Worker, config *tls.Config) *Ingress {
-	i := &Ingress{w: w, config: config, log: w.o.Log, slots: make(chan struct{}, maxPeers)}
+	i := &Ingress{w: w, config: config, log: w.o.Log, refusals: strangersLog{log: w.o.Log}, slots: make(chan struct{}, maxPeers)}
 	i.server = tunnel.NewServer(tunnel.ServerConfig{Accept: i.accept, KeepAlive: peerIdle, Streams: w.o.Bounds.Tunnels}, w.o.Clock)
 	return i
 }
@@ -103,27 +111,45 @@ func (i *Ingress) Serve(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		wait = 0
-		select {
-		case i.slots <- struct{}{}:
-		default:
-			_ = c.Close()
-			continue
-		}
-		i.wg.Go(func() {
-			defer func() { <-i.slots }()
-			i.serve(ctx, c)
-		})
+		i.arrive(c)
+		i.wg.Go(func() { i.serve(ctx, c) })
 	}
 }
 
-// serve is one connection of a router.
+// arrive makes room for a stranger. Whoever may come in is one for a moment only, so that the oldest is not likely to.
+func (i *Ingress) arrive(c net.Conn) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.strangers) == maxStrangers {
+		_ = i.strangers[0].Close()
+		i.strangers = i.strangers[1:]
+	}
+	i.strangers = append(i.strangers, c)
+}
+
+// known takes out who is no stranger any more, or has gone.
+func (i *Ingress) known(c net.Conn) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.strangers = slices.DeleteFunc(i.strangers, func(s net.Conn) bool { return s == c })
+}
+
+// serve is one connection of a router, if it proves to be one.
 func (i *Ingress) serve(ctx context.Context, c net.Conn) {
 	secure := tls.Server(c, i.config)
 	within, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	err := secure.HandshakeContext(within)
 	cancel()
+	i.known(c)
 	if err != nil {
-		i.log.Warn("refused a tunnel connection", "from", c.RemoteAddr(), "error", err)
+		i.refusals.warn("refused a tunnel connection", "from", c.RemoteAddr(), "error", err)
+		_ = c.Close()
+		return
+	}
+	select {
+	case i.slots <- struct{}{}:
+		defer func() { <-i.slots }()
+	default:
 		_ = c.Close()
 		return
 	}

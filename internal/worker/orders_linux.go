@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -95,11 +96,11 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve obeys until ctx ends, and then lets orders under way finish.
+// Serve obeys until ctx ends. Then activations under way are given up, and other orders finish.
 func (o *Orders) Serve(ctx context.Context, l net.Listener, w *Worker) error {
 	o.w = w
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/activate", o.activate)
+	mux.HandleFunc("POST /v1/activate", func(rw http.ResponseWriter, r *http.Request) { o.activate(ctx, rw, r) })
 	mux.HandleFunc("POST /v1/suspend", func(rw http.ResponseWriter, r *http.Request) { o.byUID(rw, r, w.Suspend) })
 	mux.HandleFunc("POST /v1/terminate", func(rw http.ResponseWriter, r *http.Request) { o.byUID(rw, r, w.Terminate) })
 	mux.HandleFunc("GET /v1/actors", func(rw http.ResponseWriter, _ *http.Request) { answer(rw, w.Actors()) })
@@ -117,7 +118,7 @@ func (o *Orders) Serve(ctx context.Context, l net.Listener, w *Worker) error {
 	return <-stopped
 }
 
-func (o *Orders) activate(rw http.ResponseWriter, r *http.Request) {
+func (o *Orders) activate(serving context.Context, rw http.ResponseWriter, r *http.Request) {
 	var order Order
 	if !decode(rw, r, &order) {
 		return
@@ -141,6 +142,7 @@ func (o *Orders) activate(rw http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), activateTime)
 	defer cancel()
+	defer context.AfterFunc(serving, cancel)()
 	if err := o.w.Activate(ctx, order.Spec); err != nil {
 		refuse(rw, err)
 		return
@@ -154,7 +156,7 @@ func (o *Orders) byUID(rw http.ResponseWriter, r *http.Request, do func(ctx cont
 		return
 	}
 	// Half of it would be worse than either: what has begun is finished though nobody waits.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), o.w.o.SuspendDrain+crashCleaning)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), o.w.o.SuspendDrain+cleaning)
 	defer cancel()
 	if err := do(ctx, a.UID); err != nil {
 		refuse(rw, err)
@@ -188,7 +190,13 @@ func (o *Orders) report(ctx context.Context, rw http.ResponseWriter, r *http.Req
 func decode(rw http.ResponseWriter, r *http.Request, into any) bool {
 	d := json.NewDecoder(http.MaxBytesReader(rw, r.Body, maxOrder))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	err := d.Decode(into)
+	if err == nil { // to the end of the body, too: only then is it noticed that whoever asks hangs up
+		if _, end := d.Token(); !errors.Is(end, io.EOF) {
+			err = errors.New("more than one order")
+		}
+	}
+	if err != nil {
 		refuse(rw, fmt.Errorf("%w: %w", ErrProgram, err))
 		return false
 	}

@@ -21,6 +21,7 @@ import (
 type ordered struct {
 	*host
 	client *http.Client
+	stop   func() // the orders
 }
 
 func newOrdered(t *testing.T) *ordered {
@@ -52,6 +53,7 @@ func newOrdered(t *testing.T) *ordered {
 			t.Error(err)
 		}
 	})
+	o.stop = stop
 	t.Cleanup(func() { stop(); wg.Wait() })
 	return o
 }
@@ -96,6 +98,7 @@ func TestOrders(t *testing.T) {
 		want               string
 	}{
 		{"no JSON", "POST", "/v1/activate", "{", 400, `"code":"bad_order"`},
+		{"two orders in one", "POST", "/v1/terminate", `{"UID":"a"}{"UID":"b"}`, 400, "more than one"},
 		{"a key that is not known", "POST", "/v1/activate", `{"Ref":"demo/a","Sudo":true}`, 400, `unknown field`},
 		{"too much", "POST", "/v1/activate", `{"Ref":"` + strings.Repeat("a", 1<<20) + `"}`, 400, `too large`},
 		{"a program as root", "POST", "/v1/activate", bad, 400, `user 0`},

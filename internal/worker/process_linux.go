@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fabric"
 )
 
-// crashCleaning bounds how long it may take to remove what an actor has left that ended by itself.
-const crashCleaning = 30 * time.Second
+// cleaning bounds how long the processes of an actor may take to be killed or frozen, and its tunnels to notice.
+const cleaning = 30 * time.Second
 
 // process is an actor's first process, which is the first in its namespace, too: when it ends, all do.
 type process struct {
@@ -65,17 +65,19 @@ func (p *process) release() {
 	}
 }
 
-// started keeps what was started here.
+// started keeps what was started here until it ends, wherever its actor is by then.
 func (w *Worker) started(uid string, p *process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.children[uid] = p
-}
-
-func (w *Worker) ended(uid string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.children, uid)
+	go func() {
+		<-p.ended
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.children[uid] == p {
+			delete(w.children, uid)
+		}
+	}()
 }
 
 // errNoProcess is a group without the first process of an actor.

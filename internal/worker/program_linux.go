@@ -41,7 +41,7 @@ type Host struct {
 // Mount shows the actor a file or directory of the machine.
 type Mount struct {
 	From     string // absolute
-	To       string // absolute, as the actor sees it; below nothing that actors have anyway
+	To       string // absolute, as the actor sees it; beside what actors have anyway, and beside other mounts
 	Writable bool
 }
 
@@ -66,20 +66,30 @@ func (p *Program) Check() error {
 	if p.Limits.Processes < minProcesses {
 		wrong("limit of %d processes is below %d", p.Limits.Processes, minProcesses)
 	}
+	if p.Limits.Memory < 0 {
+		wrong("limit of %d bytes", p.Limits.Memory)
+	}
+	if slices.ContainsFunc(slices.Concat(p.Args, p.Env), func(s string) bool { return strings.Contains(s, "\x00") }) {
+		wrong("an argument or a variable of the environment contains a zero byte")
+	}
 	for _, h := range p.Hosts {
 		if !h.Address.IsValid() || h.Name == "" || strings.ContainsAny(h.Name, " \t\r\n#") {
 			wrong("host %q with address %s", h.Name, h.Address)
 		}
 	}
-	for _, m := range p.Mounts {
+	for i, m := range p.Mounts {
 		first, _, _ := strings.Cut(strings.TrimPrefix(m.To, "/"), "/")
 		taken := slices.Contains(systemDirs, first) || slices.Contains([]string{"", "dev", "etc", "proc", "run", "sys", "tmp"}, first)
+		// What is mounted may hold links, which would lead whoever makes a place inside out of the actor's file system.
+		taken = taken || slices.ContainsFunc(p.Mounts[:i], func(o Mount) bool { return below(m.To, o.To) || below(o.To, m.To) })
 		if !filepath.IsAbs(m.From) || !filepath.IsAbs(m.To) || filepath.Clean(m.To) != m.To || taken {
 			wrong("mount of %q at %q", m.From, m.To)
 		}
 	}
 	return errors.Join(errs...)
 }
+
+func below(path, dir string) bool { return strings.HasPrefix(path+"/", dir+"/") }
 
 // start starts a program as the actor of a network, in a group. When it returns without an error the program runs, with
 // nothing of what the calling process may do.

@@ -25,8 +25,12 @@ const (
 // systemDirs are the machine's programs and libraries; each is a directory, a link, or not there.
 var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
-// systemFiles are what programs need to find libraries, time zones and the roots of public certificates.
-var systemFiles = []string{"etc/ld.so.cache", "etc/localtime", "etc/alternatives", "etc/ssl", "etc/pki", "etc/ca-certificates", "etc/mime.types"}
+// systemFiles are what programs need to find libraries, time zones and the roots of public certificates. Private keys are
+// kept beside the latter, and are not among them.
+var systemFiles = []string{
+	"etc/ld.so.cache", "etc/localtime", "etc/alternatives", "etc/mime.types", "etc/ca-certificates",
+	"etc/ssl/certs", "etc/ssl/cert.pem", "etc/ssl/openssl.cnf", "etc/pki/ca-trust", "etc/pki/tls/certs", "etc/pki/tls/cert.pem", "etc/pki/tls/openssl.cnf",
+}
 
 var devices = []string{"null", "zero", "full", "random", "urandom"}
 
@@ -196,12 +200,21 @@ func bind(from, to string, flags uintptr) error {
 	if info.IsDir() {
 		err = os.MkdirAll(target, 0o755)
 	} else if err = os.MkdirAll(filepath.Dir(target), 0o755); err == nil {
-		err = os.WriteFile(target, nil, 0o444)
+		err = place(target)
 	}
 	if err != nil {
 		return err
 	}
 	return errors.Join(mount(from, target, "", unix.MS_BIND, ""), remount(target, flags))
+}
+
+// place makes a file to mount at. One that is there already is somebody's.
+func place(target string) error {
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func mountNew(kind, to string, flags uintptr, options string) error {

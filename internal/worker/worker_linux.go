@@ -28,7 +28,35 @@ var (
 // Actor says which actor: what it is called, and the identifier that no other ever has.
 type Actor struct {
 	Ref string // atespace/name
-	UID string // 1 to 45 lower-case letters, digits and hyphens
+	UID string // 1 to 45 lower-case letters, digits and hyphens, not ending in -at
+}
+
+const (
+	maxUID   = 45
+	maxLabel = 63
+)
+
+// check returns an error unless both can be in the names of what is made for the actor.
+func (a Actor) check() error {
+	atespace, name, _ := strings.Cut(a.Ref, "/")
+	if label(atespace, maxLabel) && label(name, maxLabel) && a.checkUID() == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: not an actor: %.130q with UID %.60q", ErrProgram, a.Ref, a.UID)
+}
+
+// checkUID tells a UID from the name of a gateway's namespace, among others.
+func (a Actor) checkUID() error {
+	if label(a.UID, maxUID) && !strings.HasSuffix(a.UID, gatewayName("")) {
+		return nil
+	}
+	return fmt.Errorf("%w: not an actor: UID %.60q", ErrProgram, a.UID)
+}
+
+// label reports whether a text is a DNS label of RFC 1123 in lower case.
+func label(s string, most int) bool {
+	odd := func(c rune) bool { return c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') }
+	return s != "" && len(s) <= most && !strings.ContainsFunc(s, odd) && s[0] != '-' && s[len(s)-1] != '-'
 }
 
 // Spec is what is needed to activate an actor.
@@ -120,11 +148,13 @@ func (w *Worker) Counts() *Counts { return &w.counts }
 // the credentials of its way out, that way itself, its process, the proof that it is ready, and only then tunnels to it.
 // If a step fails, or ctx ends, those before it are undone in reverse.
 func (w *Worker) Activate(ctx context.Context, s Spec) error {
-	_, name, ok := strings.Cut(s.Ref, "/")
-	if !ok || name == "" || s.UID == "" {
-		return fmt.Errorf("activating %q with UID %q: %w: not an actor", s.Ref, s.UID, ErrProgram)
+	if err := s.check(); err != nil {
+		return fmt.Errorf("activating: %w", err)
 	}
-	a := newActivation(w, s, name)
+	_, name, _ := strings.Cut(s.Ref, "/")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := newActivation(w, s, name, cancel)
 	if err := w.admit(a); err != nil {
 		return fmt.Errorf("activating %s: %w", s.Ref, err)
 	}
@@ -151,6 +181,9 @@ func (w *Worker) admit(a *Activation) error {
 		if other.actor.Ref == a.actor.Ref { // the same name, created again
 			return ErrActive
 		}
+		if user := a.spec.Program.User; user != 0 && other.spec.Program.User == user { // the kernel would count for both
+			return fmt.Errorf("%w: user %d is %s's", ErrProgram, user, other.actor.Ref)
+		}
 	}
 	w.stays[a.actor.UID] = a
 	return nil
@@ -164,22 +197,34 @@ func (w *Worker) forget(a *Activation) {
 }
 
 // Suspend ends an actor's stay and freezes it: tunnels are refused from now on and may end within SuspendDrain, all its
-// connections are closed, and its processes, memory and network stay on this machine for the worker that thaws it. ctx
-// bounds the whole; what is not done by then is an error.
+// connections are closed, and its processes, memory and network stay on this machine for the worker that thaws it. When ctx
+// ends tunnels are waited for no longer; the rest is done all the same. An actor that ended meanwhile is ErrStale, and
+// nothing is left of it.
 func (w *Worker) Suspend(ctx context.Context, uid string) error {
 	a := w.stay(uid)
 	if a == nil {
 		return fmt.Errorf("suspending %s: %w", uid, ErrStale)
 	}
-	return a.end(ctx, true)
+	left, err := a.end(ctx, true)
+	if !left && (err == nil || errors.Is(err, errNoProcess)) {
+		err = errors.Join(fmt.Errorf("suspending %s: %w", uid, ErrStale), err)
+	}
+	return err
 }
 
-// Terminate ends an actor's stay, kills it and removes everything of it, also what Suspend has left. An actor of which
-// there is nothing is no error.
+// Terminate ends an actor's stay, which may have just begun, kills it and removes everything of it, also what Suspend has
+// left. An actor of which there is nothing is no error. ctx is as for Suspend.
 func (w *Worker) Terminate(ctx context.Context, uid string) error {
-	if a := w.stay(uid); a != nil {
-		return a.end(ctx, false)
+	if err := (Actor{UID: uid}).checkUID(); err != nil {
+		return fmt.Errorf("terminating: %w", err)
 	}
+	if a := w.stay(uid); a != nil {
+		if left, err := a.end(ctx, false); !left {
+			return err
+		}
+	}
+	ctx, cancel := cleaningUp(ctx)
+	defer cancel()
 	return w.discard(ctx, uid)
 }
 
@@ -190,9 +235,6 @@ func (w *Worker) discard(ctx context.Context, uid string) error {
 		errs = append(errs, g.Kill(ctx), g.Remove())
 	}
 	errs = append(errs, w.o.Run.RemoveNamespace(uid), w.o.Run.RemoveNamespace(gatewayName(uid)))
-	w.mu.Lock()
-	delete(w.children, uid)
-	w.mu.Unlock()
 	return errors.Join(errs...)
 }
 
@@ -236,7 +278,8 @@ func (w *Worker) Dial(ctx context.Context, ref string, port uint16) (*Tunnel, er
 	return t, nil
 }
 
-// Close terminates every actor that is active; suspended ones stay. It returns when nothing runs any more.
+// Close terminates every actor that is active or about to be; suspended ones stay. It returns when nothing runs any more.
+// ctx is as for Suspend.
 func (w *Worker) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.closed = true
@@ -248,7 +291,7 @@ func (w *Worker) Close(ctx context.Context) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, a := range all {
-		wg.Go(func() { errs[i] = a.end(ctx, false) })
+		wg.Go(func() { _, errs[i] = a.end(ctx, false) })
 	}
 	wg.Wait()
 	w.wg.Wait()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/fabric"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // Two workers on one machine, two actors, a move between them, and an orderly end that leaves nothing.
@@ -48,9 +49,9 @@ func TestCleanAfterKill(t *testing.T) {
 	r.activate("demo/a", 700001, false)
 	r.activate("demo/b", 700002, false)
 	r.order("suspend", actorOf("demo/b"))
-	inodes := inodesOf(t, s.run)
-	if len(inodes) != 4 {
-		t.Fatalf("%d namespaces for two actors", len(inodes))
+	links := linksOf(t, s.run)
+	if len(links) != 4 {
+		t.Fatalf("%d namespaces for two actors", len(links))
 	}
 	r.Signal(t, syscall.SIGKILL)
 	if _, err := r.Ended(10 * time.Second); err != nil {
@@ -73,22 +74,7 @@ func TestCleanAfterKill(t *testing.T) {
 	if listed, err := command(t, "left", s.run.String()).Output(); err != nil || len(listed) > 0 {
 		t.Errorf("after cleaning: %s (%v)", listed, err)
 	}
-	for link := range inodes {
-		for _, kind := range []string{"/proc/[0-9]*/task/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
-			paths, _ := filepath.Glob(kind)
-			for _, p := range paths {
-				if at, err := os.Readlink(p); err == nil && at == link {
-					t.Errorf("%s still holds %s", p, link)
-				}
-			}
-		}
-		mounts, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
-		for _, m := range mounts {
-			if text, err := os.ReadFile(m); err == nil && strings.Contains(string(text), link) {
-				t.Errorf("%s still has %s mounted", m, link)
-			}
-		}
-	}
+	gatewaytest.NamespacesGone(t, links...)
 	// The next worker begins where nothing is left of the one before, not even its socket.
 	again := s.start("one")
 	again.activate("demo/a", 700001, false)
@@ -96,20 +82,19 @@ func TestCleanAfterKill(t *testing.T) {
 	again.order("terminate", actorOf("demo/a"))
 }
 
-// inodesOf are the run's namespaces as links of /proc show them.
-func inodesOf(t *testing.T, run fabric.Run) map[string]bool {
+// linksOf are the run's namespaces as links of /proc show them.
+func linksOf(t *testing.T, run fabric.Run) (all []string) {
 	t.Helper()
 	names, err := filepath.Glob("/run/netns/sluice-" + run.String() + "-*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := make(map[string]bool)
 	for _, name := range names {
 		info, err := os.Stat(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all[fmt.Sprintf("net:[%d]", info.Sys().(*syscall.Stat_t).Ino)] = true
+		all = append(all, fmt.Sprintf("net:[%d]", info.Sys().(*syscall.Stat_t).Ino))
 	}
 	return all
 }

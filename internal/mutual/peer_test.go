@@ -1,4 +1,4 @@
-package cert_test
+package mutual_test
 
 import (
 	"crypto/ecdsa"
@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 // maker signs whatever it is told to, well-formed or not.
@@ -74,7 +74,7 @@ func TestURIOf(t *testing.T) {
 		"spiffe://substrate-actor.local/worker-for-actor/demo/%611", "spiffe://u@substrate-actor.local/worker-for-actor/demo/a1",
 	} {
 		c := m.sign(t, anyKey(t), x509.Certificate{ExtraExtensions: []pkix.Extension{altNames(t, dnsName("a.test"), uriName(uri))}})
-		if got, err := cert.URIOf(c); got != uri || err != nil {
+		if got, err := mutual.URIOf(c); got != uri || err != nil {
 			t.Errorf("URIOf = %q, %v; the certificate holds %q", got, err, uri)
 		}
 	}
@@ -88,7 +88,7 @@ func TestURIOf(t *testing.T) {
 		"two URIs":    {ExtraExtensions: []pkix.Extension{altNames(t, uriName(tunnelURI), uriName(tunnelURI+"2"))}},
 		"a URI twice": {ExtraExtensions: []pkix.Extension{altNames(t, uriName(tunnelURI), uriName(tunnelURI))}},
 	} {
-		if uri, err := cert.URIOf(m.sign(t, anyKey(t), c)); !errors.Is(err, cert.ErrPeer) {
+		if uri, err := mutual.URIOf(m.sign(t, anyKey(t), c)); !errors.Is(err, mutual.ErrPeer) {
 			t.Errorf("%s: %q, %v; want ErrPeer", name, uri, err)
 		}
 	}
@@ -141,8 +141,8 @@ func TestVerifyURI(t *testing.T) {
 		}))}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			uri, err := cert.VerifyURI(tc.chain, roots, x509.ExtKeyUsageClientAuth)
-			if (err == nil) != tc.ok || tc.ok && uri != tunnelURI || !tc.ok && (!errors.Is(err, cert.ErrPeer) || uri != "") {
+			uri, err := mutual.VerifyURI(tc.chain, roots, x509.ExtKeyUsageClientAuth)
+			if (err == nil) != tc.ok || tc.ok && uri != tunnelURI || !tc.ok && (!errors.Is(err, mutual.ErrPeer) || uri != "") {
 				t.Errorf("VerifyURI = %q, %v; want ok %v", uri, err, tc.ok)
 			}
 		})

@@ -1,0 +1,183 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/worker"
+)
+
+// suspending begins to suspend an actor that has a tunnel open, and returns once no others are taken.
+func suspending(h *host, s worker.Spec) <-chan error {
+	suspended := make(chan error, 1)
+	go func() { suspended <- h.Suspend(context.Background(), s.UID) }()
+	for {
+		if _, e := h.open(s.Ref, 81); errors.Is(<-e, worker.ErrStale) {
+			return suspended
+		}
+	}
+}
+
+// beginning returns once an activation is under way.
+func beginning(h *host) {
+	for len(h.Actors()) == 0 {
+		runtime.Gosched()
+	}
+}
+
+func expectNothing(t *testing.T, h *host) {
+	t.Helper()
+	if left, err := h.run.Left(); err != nil || len(left) > 0 || h.held.Load() != 0 || len(h.Actors()) != 0 {
+		t.Errorf("%v, %d credentials and the stays %v are left (%v)", left, h.held.Load(), h.Actors(), err)
+	}
+}
+
+// Terminating an actor means that it is gone, also when somebody else has just begun to suspend it.
+func TestTerminateWhileSuspending(t *testing.T) {
+	h := newHost(t, newRun(t), func(o *worker.Options) { o.SuspendDrain = 500 * time.Millisecond })
+	s := h.activate("demo/a")
+	client, ended := echo(t, h)
+	suspended := suspending(h, s)
+	if err := h.Terminate(within(t, 10*time.Second), s.UID); err != nil {
+		t.Error(err)
+	}
+	expectNothing(t, h)
+	<-suspended
+	<-ended
+	_ = client.Close()
+}
+
+// An actor that ends while it is being suspended is not one that can be thawed.
+func TestActorEndsWhileSuspending(t *testing.T) {
+	h := newHost(t, newRun(t), func(o *worker.Options) { o.SuspendDrain = time.Second })
+	s := h.activate("demo/a")
+	client, ended := echo(t, h)
+	other, otherEnded := h.open("demo/a", 80)
+	suspended := suspending(h, s)
+	_, _ = io.WriteString(other, "GET /exit HTTP/1.1\r\nHost: a\r\n\r\n")
+	if err := <-suspended; !errors.Is(err, worker.ErrStale) {
+		t.Errorf("suspending: %v", err)
+	}
+	expectNothing(t, h)
+	<-ended
+	<-otherEnded
+	_, _ = client.Close(), other.Close()
+}
+
+// Nor is one that was killed after it was suspended: the attempt to thaw it removes what is left.
+func TestThawOfAnActorThatWasKilled(t *testing.T) {
+	h := newHost(t, newRun(t), nil)
+	s := h.activate("demo/a")
+	if err := h.Suspend(within(t, 10*time.Second), s.UID); err != nil {
+		t.Fatal(err)
+	}
+	g, err := h.run.OpenGroup(s.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Kill(within(t, 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	s.Thaw = true
+	if err := h.Activate(within(t, 10*time.Second), s); err == nil {
+		t.Error("it was thawed")
+	}
+	expectNothing(t, h)
+}
+
+// A worker does not remember for ever whom it has started: actors move on and end elsewhere.
+func TestActorsThatEndElsewhereAreForgotten(t *testing.T) {
+	r := newRun(t)
+	first, second := newHost(t, r, nil), newHost(t, r, nil)
+	s := first.activate("demo/a")
+	if err := first.Suspend(within(t, 10*time.Second), s.UID); err != nil {
+		t.Fatal(err)
+	}
+	s.Thaw = true
+	if err := second.Activate(within(t, 10*time.Second), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Terminate(within(t, 10*time.Second), s.UID); err != nil {
+		t.Fatal(err)
+	}
+	for over := within(t, 5*time.Second); first.Children() > 0; {
+		if over.Err() != nil {
+			t.Fatal("it is remembered")
+		}
+		runtime.Gosched()
+	}
+}
+
+// Who suspends an actor whose activation then fails is told that there is no such actor.
+func TestSuspendOfAnActivationThatFails(t *testing.T) {
+	h := newHost(t, newRun(t), nil)
+	s := h.spec("demo/a")
+	s.Probe.Path = "/other"
+	activated := make(chan error, 1)
+	go func() { activated <- h.Activate(within(t, time.Second), s) }()
+	beginning(h)
+	if err := h.Suspend(within(t, 10*time.Second), s.UID); !errors.Is(err, worker.ErrStale) {
+		t.Errorf("suspending: %v", err)
+	}
+	if err := <-activated; !errors.Is(err, worker.ErrNotUp) {
+		t.Errorf("activating: %v", err)
+	}
+	expectNothing(t, h)
+}
+
+// Terminating gives an activation up that is under way, and does not wait for it to fail.
+func TestTerminateWhileActivating(t *testing.T) {
+	h := newHost(t, newRun(t), nil)
+	s := h.spec("demo/a")
+	s.Probe.Path = "/other"
+	activated := make(chan error, 1)
+	go func() { activated <- h.Activate(context.Background(), s) }()
+	beginning(h)
+	if err := h.Terminate(within(t, 10*time.Second), s.UID); err != nil {
+		t.Errorf("terminating: %v", err)
+	}
+	if err := <-activated; err == nil {
+		t.Error("it was activated")
+	}
+	expectNothing(t, h)
+}
+
+// A worker that has no time left for its end leaves nothing all the same.
+func TestCloseWithoutTime(t *testing.T) {
+	for range 8 { // a choice by chance would go well half of the time
+		h := newHost(t, newRun(t), nil)
+		h.activate("demo/a")
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := h.Close(over); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+		expectNothing(t, h)
+	}
+}
+
+// The end of orders gives an activation up that is under way.
+func TestOrdersEndWhileActivating(t *testing.T) {
+	o := newOrdered(t)
+	s := o.spec("demo/a")
+	s.Probe.Path = "/other"
+	answered := make(chan int, 1)
+	go func() {
+		status, _ := o.ask("POST", "/v1/activate", worker.Order{Spec: s})
+		answered <- status
+	}()
+	beginning(o.host)
+	o.stop()
+	select {
+	case <-answered:
+	case <-time.After(10 * time.Second):
+		t.Error("the activation goes on")
+		_ = o.Terminate(within(t, 10*time.Second), s.UID)
+		<-answered
+	}
+	expectNothing(t, o.host)
+}
