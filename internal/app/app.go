@@ -68,6 +68,7 @@ type App struct {
 	sockets  *entrypoint.Set
 	admin    *admin.Server
 	servers  servers
+	egress   egresses
 	group    drain.Group
 
 	proposals chan proposal

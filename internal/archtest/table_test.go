@@ -92,10 +92,14 @@ var deciders = map[string][]string{
 	"internal/actor/identity.go":  {},
 	"internal/actor/target.go":    {},
 	"internal/devplane/state.go":  {"internal/actor"},
+	"internal/egress/admit.go":    {"internal/actor", "internal/cert"},
+	"internal/egress/explain.go":  {},
 	"internal/egress/host.go":     {},
+	"internal/egress/judge.go":    {},
 	"internal/egress/policy.go":   {"internal/actor"},
 	"internal/egress/rules.go":    {},
 	"internal/egress/validate.go": {"internal/actor"},
+	"internal/egress/verdict.go":  {},
 }
 
 // anyRoom in a value of rooms allows every room.

@@ -152,6 +152,7 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	bound := false
 	for _, t := range r.refs.entrypoints {
 		reference(d, t, "entrypoint", title, cfg.Entrypoints)
+		d.checkEgressRouter(cfg.Entrypoints[t.s], t, title)
 		bound = true
 	}
 	for _, t := range r.refs.middlewares {

@@ -29,6 +29,12 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 		if t := cfg.Entrypoints[name].TLS; t != nil {
 			c.tls(t, "entrypoints "+strconv.Quote(name))
 		}
+		if g := cfg.Entrypoints[name].Egress; g != nil {
+			c.roots(g.IdentityCAFile, g.identityPos, "identity_ca_file of entrypoints "+strconv.Quote(name))
+			if g.OriginCAFile != "" {
+				c.roots(g.OriginCAFile, g.originPos, "origin_ca_file of entrypoints "+strconv.Quote(name))
+			}
+		}
 	}
 	for _, name := range sortedKeys(cfg.Services) {
 		lb, owner := cfg.Services[name].LoadBalancer, "services "+strconv.Quote(name)

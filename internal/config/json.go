@@ -125,6 +125,7 @@ func entrypointTree(e *Entrypoint) any {
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
 		"udp_balance":              when(e.Protocol == UDP, string(e.UDPBalance)),
+		"egress":                   egressTree(e.Egress),
 	}
 }
 

@@ -29,6 +29,8 @@ const (
 	CodeNoRoute            Code = "no_route"
 	CodeConnectDenied      Code = "connect_not_allowed"
 	CodeDestinationDenied  Code = "destination_not_allowed"
+	CodeEgressDenied       Code = "egress_denied"
+	CodeEgressUnavailable  Code = "egress_unavailable"
 	CodeRateLimited        Code = "rate_limited"
 	CodeHandshakeFailed    Code = "tls_handshake_failed"
 	CodeIPNotAllowed       Code = "ip_not_allowed"

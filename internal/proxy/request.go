@@ -20,6 +20,12 @@ var made = exchange.SetOf(
 // madeTrusted leaves in what only an untrusted client must not say.
 var madeTrusted = made &^ exchange.SetOf(exchange.FieldForwarded)
 
+// madeDirect leaves in whatever the client says of itself.
+var madeDirect = made &^ exchange.SetOf(
+	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
+	exchange.FieldXRealIP, exchange.FieldForwarded, exchange.FieldUnderscored, exchange.FieldXRequestID,
+)
+
 // appendRequest appends the request head for the leased backend.
 func (f *forward) appendRequest(b []byte) []byte {
 	x := f.x
@@ -37,10 +43,16 @@ func (f *forward) appendRequest(b []byte) []byte {
 	}
 	b = append(b, "\r\n"...)
 	skip := made
-	if x.Trusted {
+	switch {
+	case x.Direct:
+		skip = madeDirect
+	case x.Trusted:
 		skip = madeTrusted
 	}
 	b = r.Fields.AppendHTTP1(b, skip)
+	if x.Direct {
+		return append(f.appendFraming(b), "\r\n"...)
+	}
 	b = f.appendForwarded(b)
 	if id := x.Record.RequestID; id != "" {
 		b = append(append(append(b, "X-Request-Id: "...), id...), "\r\n"...)

@@ -39,6 +39,8 @@ type Deps struct {
 	Dial service.Dialer
 	// Reenter has an entrypoint serve a connection that came out of a tunnel.
 	Reenter func(entrypoint string, c conn.Conn) error
+	// Egress is what serves the tunnels of actors that come to an entrypoint.
+	Egress map[string]exchange.Handler
 }
 
 // plan is one router, ready to serve.
@@ -55,9 +57,10 @@ type entry struct {
 	table   *route.Table
 	shared  *route.Table // of connections, on an entrypoint of requests; nil: none is taken there
 	trusted trusted
-	slash   bool      // encoded slashes are allowed in paths
-	connect bool      // only CONNECT is served
-	pace    conn.Pace // of its tunnels
+	slash   bool             // encoded slashes are allowed in paths
+	connect bool             // only CONNECT is served
+	pace    conn.Pace        // of its tunnels
+	egress  exchange.Handler // decides about everything that comes; nil: routers do
 
 	// of a tcp or udp entrypoint
 	conns *telemetry.ConnMeter
@@ -142,7 +145,10 @@ func (g *Generation) compileRouters() error {
 	for name, ep := range g.Config.Entrypoints {
 		e := &entry{
 			trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash, connect: ep.Protocol == config.CONNECT,
-			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
+			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout}, egress: g.deps.Egress[name],
+		}
+		if ep.Egress != nil && e.egress == nil {
+			return fmt.Errorf("entrypoint %q: nothing decides about the tunnels of actors", name)
 		}
 		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP || ep.Protocol == config.UDP {
 			g.compileConns(e, ep)
