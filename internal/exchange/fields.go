@@ -37,6 +37,9 @@ const (
 	FieldContentType
 	FieldAuthorization
 	FieldCookie
+	// FieldXForwardedOther is any other field whose name begins with X-Forwarded-: what proxies say of a client, its
+	// certificate for instance.
+	FieldXForwardedOther
 	// FieldUnderscored is a forwarding field spelled with underscores, which CGI-like backends take for the real one.
 	FieldUnderscored
 )
@@ -109,34 +112,49 @@ func buildKnown() (t [21][]known) {
 
 // KnownField returns the id of a field name in any case.
 func KnownField(name []byte) FieldID {
-	if len(name) >= len(knownByLen) {
-		return FieldOther
-	}
-	for _, k := range knownByLen[len(name)] {
-		if EqualFold(name, k.name) {
-			return k.id
+	if len(name) < len(knownByLen) {
+		for _, k := range knownByLen[len(name)] {
+			if EqualFold(name, k.name) {
+				return k.id
+			}
 		}
 	}
-	if bytes.IndexByte(name, '_') >= 0 && underscored(name) {
+	if len(name) == 0 || name[0]|0x20 != 'x' {
+		return FieldOther
+	}
+	switch underscored := bytes.IndexByte(name, '_') >= 0; {
+	case hyphened(name, xForwarded) && !underscored:
+		return FieldXForwardedOther
+	case underscored && (hyphened(name, xForwarded) || len(name) == len(xRealIP) && hyphened(name, xRealIP)):
 		return FieldUnderscored
 	}
 	return FieldOther
 }
 
-// underscored reports whether name is a forwarding field once its underscores are read as hyphens.
-func underscored(name []byte) bool {
-	var b [len(knownByLen)]byte
-	for i, c := range name {
-		if c == '_' {
+// Names of forwarding fields, and what most of them begin with.
+const (
+	xForwarded = "x-forwarded-"
+	xRealIP    = "x-real-ip"
+)
+
+// hyphened reports whether name begins like the lower-case prefix once its underscores are read as hyphens.
+func hyphened(name []byte, prefix string) bool {
+	if len(name) < len(prefix) {
+		return false
+	}
+	for i := range len(prefix) {
+		c := name[i]
+		switch {
+		case c == '_':
 			c = '-'
+		case 'A' <= c && c <= 'Z':
+			c |= 0x20
 		}
-		b[i] = c
+		if c != prefix[i] {
+			return false
+		}
 	}
-	switch KnownField(b[:len(name)]) {
-	case FieldXForwardedFor, FieldXForwardedHost, FieldXForwardedProto, FieldXForwardedPort, FieldXRealIP:
-		return true
-	}
-	return false
+	return true
 }
 
 // EqualFold compares b with an all-lower-case ASCII string, ignoring the case of ASCII letters in b.
@@ -389,7 +407,7 @@ func (f *Fields) stripNamed(v []byte) {
 		}
 		switch KnownField(tok) {
 		case FieldHost, FieldContentLength, FieldTransferEncoding, FieldConnection, FieldForwarded, FieldXForwardedFor,
-			FieldXForwardedHost, FieldXForwardedProto, FieldXForwardedPort, FieldXRealIP, FieldXRequestID:
+			FieldXForwardedHost, FieldXForwardedProto, FieldXForwardedPort, FieldXForwardedOther, FieldXRealIP, FieldXRequestID:
 			continue
 		}
 		for i := range f.lines {

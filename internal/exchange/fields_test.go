@@ -182,6 +182,8 @@ func TestKnownField(t *testing.T) {
 	for name, want := range map[string]exchange.FieldID{
 		"host": exchange.FieldHost, "HOST": exchange.FieldHost, "Content-Length": exchange.FieldContentLength,
 		"content_length": exchange.FieldOther, "x_forwarded_for": exchange.FieldUnderscored, "X_Forwarded-Host": exchange.FieldUnderscored,
+		"x-forwarded-client-cert": exchange.FieldXForwardedOther, "X-Forwarded-A-Name-That-Is-Longer-Than-Any-Known-One": exchange.FieldXForwardedOther,
+		"X_Forwarded_Client_Cert": exchange.FieldUnderscored, "x-forwarded": exchange.FieldOther, "X-Forwardedness": exchange.FieldOther,
 		"X-Real_IP": exchange.FieldUnderscored, "X-Real-IP": exchange.FieldXRealIP, "hosts": exchange.FieldOther, "": exchange.FieldOther,
 		"Proxy-Authorization": exchange.FieldProxyAuthorization, strings.Repeat("x", 2000): exchange.FieldOther,
 		"\x68\x6f\x73\xf4": exchange.FieldOther,

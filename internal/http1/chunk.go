@@ -191,7 +191,7 @@ var forbiddenTrailer = exchange.SetOf(
 	exchange.FieldHost, exchange.FieldConnection, exchange.FieldContentLength, exchange.FieldTransferEncoding, exchange.FieldTE,
 	exchange.FieldTrailer, exchange.FieldUpgrade, exchange.FieldKeepAlive, exchange.FieldProxyConnection, exchange.FieldProxyAuthenticate,
 	exchange.FieldProxyAuthorization, exchange.FieldExpect, exchange.FieldForwarded, exchange.FieldXForwardedFor, exchange.FieldXForwardedHost,
-	exchange.FieldXForwardedProto, exchange.FieldXForwardedPort, exchange.FieldXRealIP, exchange.FieldContentType, exchange.FieldAuthorization,
+	exchange.FieldXForwardedProto, exchange.FieldXForwardedPort, exchange.FieldXForwardedOther, exchange.FieldXRealIP, exchange.FieldContentType, exchange.FieldAuthorization,
 	exchange.FieldCookie, exchange.FieldXRequestID, exchange.FieldHTTP2Settings, exchange.FieldUnderscored,
 )
 

@@ -12,7 +12,7 @@ const maxTrailers = 64
 // forbiddenTrailer are the known fields that a trailer section may not hold, beside those that HTTP forbids there: they
 // frame, route or authenticate (RFC 9110 §6.5.1).
 var forbiddenTrailer = exchange.SetOf(exchange.FieldHost, exchange.FieldContentLength, exchange.FieldExpect, exchange.FieldForwarded,
-	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
+	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort, exchange.FieldXForwardedOther,
 	exchange.FieldXRealIP, exchange.FieldXRequestID, exchange.FieldUnderscored, exchange.FieldContentType, exchange.FieldAuthorization,
 	exchange.FieldCookie)
 

@@ -14,16 +14,16 @@ var made = exchange.SetOf(
 	exchange.FieldTrailer, exchange.FieldUpgrade, exchange.FieldKeepAlive, exchange.FieldProxyConnection,
 	exchange.FieldProxyAuthenticate, exchange.FieldProxyAuthorization, exchange.FieldHTTP2Settings, exchange.FieldExpect,
 	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
-	exchange.FieldXRealIP, exchange.FieldForwarded, exchange.FieldUnderscored, exchange.FieldXRequestID,
+	exchange.FieldXForwardedOther, exchange.FieldXRealIP, exchange.FieldForwarded, exchange.FieldUnderscored, exchange.FieldXRequestID,
 )
 
 // madeTrusted leaves in what only an untrusted client must not say.
-var madeTrusted = made &^ exchange.SetOf(exchange.FieldForwarded)
+var madeTrusted = made &^ exchange.SetOf(exchange.FieldForwarded, exchange.FieldXForwardedOther)
 
 // madeDirect leaves in whatever the client says of itself.
 var madeDirect = made &^ exchange.SetOf(
 	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
-	exchange.FieldXRealIP, exchange.FieldForwarded, exchange.FieldUnderscored, exchange.FieldXRequestID,
+	exchange.FieldXForwardedOther, exchange.FieldXRealIP, exchange.FieldForwarded, exchange.FieldUnderscored, exchange.FieldXRequestID,
 )
 
 // appendRequest appends the request head for the leased backend.
