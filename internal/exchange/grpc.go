@@ -25,11 +25,12 @@ const grpcType = "application/grpc"
 // connectLimit is the one limit of time behind which nothing has been sent, by its configuration key.
 const connectLimit = "transport.connect_timeout"
 
-// GRPC reports whether the request is a gRPC call: its media type is application/grpc, or that with a suffix. gRPC-Web
-// is not: for a gateway that is HTTP like any other. Nor is a request that asks for another protocol.
+// GRPC reports whether the request is a gRPC call: a POST whose media type is application/grpc, or that with a suffix.
+// gRPC-Web is not: for a gateway that is HTTP like any other. Nor is a request that asks for another protocol. Of another
+// method none is: errors of calls have status 200, which would open the tunnel of a CONNECT, and caches keep that of a GET.
 func (r *Request) GRPC() bool {
 	v, ok := r.Fields.Known(FieldContentType)
-	if !ok || r.Upgrade != nil {
+	if !ok || r.Upgrade != nil || string(r.Method) != "POST" {
 		return false
 	}
 	if i := bytes.IndexByte(v, ';'); i >= 0 {

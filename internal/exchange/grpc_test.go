@@ -25,7 +25,7 @@ func TestGRPCContentType(t *testing.T) {
 		"application/grpc-web": false, "application/grpc-web+proto": false, "application/grpc-web-text": false, "application/json": false,
 		"text/plain; application/grpc": false, "application/grpc,application/json": false, "application/grpc x": false,
 	} {
-		var r exchange.Request
+		r := exchange.Request{Method: []byte("POST")}
 		r.Fields.Add("Content-Type", value)
 		if got := r.GRPC(); got != want {
 			t.Errorf("%q: %v", value, got)
@@ -34,7 +34,14 @@ func TestGRPCContentType(t *testing.T) {
 	if new(exchange.Request).GRPC() {
 		t.Error("without content type")
 	}
-	upgrade := exchange.Request{Upgrade: []byte("websocket")}
+	for _, method := range []string{"GET", "HEAD", "CONNECT", "PUT", "post", ""} {
+		r := exchange.Request{Method: []byte(method)}
+		r.Fields.Add("Content-Type", "application/grpc")
+		if r.GRPC() {
+			t.Errorf("method %q", method)
+		}
+	}
+	upgrade := exchange.Request{Method: []byte("POST"), Upgrade: []byte("websocket")}
 	upgrade.Fields.Add("Content-Type", "application/grpc")
 	if upgrade.GRPC() {
 		t.Error("an upgrade")
@@ -44,7 +51,7 @@ func TestGRPCContentType(t *testing.T) {
 // call begins an exchange of a gRPC call.
 func call(p exchange.Protocol) (*exchange.Exchange, *client) {
 	x, c := new(exchange.Exchange), new(client)
-	x.Request.Protocol = p
+	x.Request.Protocol, x.Request.Method = p, []byte("POST")
 	x.Request.Fields.Add("Content-Type", "application/grpc+proto")
 	x.Begin(c, new(conn.Alarm), &conn.Info{}, time.Now())
 	return x, c
