@@ -68,7 +68,7 @@ func (a *attempts) failedDial(err error) (verdict, *exchange.Error) {
 	} else {
 		a.lease.Done(service.Unused)
 	}
-	if blamed || errors.Is(err, service.ErrPoolFull) {
+	if blamed || errors.Is(err, service.ErrPoolFull) || errors.Is(err, service.ErrNotSpoken) {
 		return elsewhere, e
 	}
 	return failed, e
@@ -99,7 +99,7 @@ func (a *attempts) dialError(err error) (e *exchange.Error, blamed bool) {
 	case errors.Is(err, conn.ErrTLS):
 		e.Code = exchange.CodeTLSFailed
 	}
-	return e, true
+	return e, !errors.Is(err, service.ErrNotSpoken) // or anybody could have backends passed over by calling them
 }
 
 // dispatchLimit is the limit that ends the wait for a response head.

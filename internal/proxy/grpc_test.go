@@ -2,15 +2,12 @@ package proxy_test
 
 import (
 	"crypto/tls"
-	"encoding/pem"
 	"io"
 	"log/slog"
 	"math"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -149,10 +146,7 @@ func TestCallsGoOverHTTP2(t *testing.T) {
 		return s.URL
 	}
 	clear := foreignH2C(t, says)
-	roots := filepath.Join(t.TempDir(), "roots.pem")
-	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverPEM.Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	roots := caFile(t)
 	both := config.HTTP1 | config.HTTP2
 	for _, tc := range []struct {
 		name, url   string
@@ -188,4 +182,50 @@ func TestCallsGoOverHTTP2(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A backend that speaks HTTP/1.1 alone is not passed over because somebody has called it: anybody can.
+func TestCallsDoNotSpoilBackends(t *testing.T) {
+	plain := func() string {
+		return newBackend(t, func(p *peer) { p.sendAny("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }).addr
+	}
+	silent := newBackend(t, func(p *peer) { p.gone(patience) })
+	secure := backendOn(t, &tls.Config{Certificates: serverTLS.Certificates, NextProtos: []string{"http/1.1"}}, func(p *peer) { _, _ = p.closed(patience) })
+	roots := caFile(t)
+	for _, tc := range []struct {
+		name     string
+		backends []string
+		alpn     config.Protocols
+	}{
+		{"http", []string{plain(), plain()}, 0},
+		{"http that waits", []string{silent.addr}, 0},
+		{"https", []string{"https://" + secure.addr}, config.HTTP1},
+		{"https with a choice", []string{"https://" + secure.addr}, config.HTTP1 | config.HTTP2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newGateway(t, plainMode, options{service: func(l *config.LoadBalancer) {
+				l.Transport.CAFile, l.Transport.ALPN, l.Transport.ConnectTimeout = roots, tc.alpn, 300*time.Millisecond
+			}}, tc.backends...)
+			if a := g.ask(t, call()); a.status() != "200" || a.header.Get("Grpc-Status") != "14" {
+				t.Errorf("answer %+v", a)
+			}
+			if r := g.record(0); len(r.Attempts) != len(tc.backends) {
+				t.Errorf("attempts %+v", r.Attempts)
+			}
+			for _, s := range g.lb.AppendStats(nil) {
+				if s.Refused != 0 || s.Skipped {
+					t.Errorf("the backend is blamed: %+v", s)
+				}
+			}
+		})
+	}
+	t.Run("that is not there", func(t *testing.T) {
+		b := newBackend(t, replies(ok))
+		_ = b.l.Close()
+		g := newGateway(t, plainMode, options{}, b.addr)
+		g.ask(t, call())
+		if s := g.lb.AppendStats(nil)[0]; s.Refused != 1 || !s.Skipped {
+			t.Errorf("the backend is not blamed: %+v", s)
+		}
+	})
 }
