@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -228,4 +229,29 @@ func TestCallsDoNotSpoilBackends(t *testing.T) {
 			t.Errorf("the backend is not blamed: %+v", s)
 		}
 	})
+}
+
+// The wait for a connection that another call opens is part of the time that a call has.
+func TestCallDeadlineHoldsForSharedDials(t *testing.T) {
+	const opening, limit = 900 * time.Millisecond, time.Second
+	b := newBackend(t, func(p *peer) {
+		p.quietly(opening)
+		p.sendAny("\x00\x00\x00\x04\x00\x00\x00\x00\x00") // SETTINGS without any
+		_, _ = p.closed(patience)
+	})
+	g := newGateway(t, plainMode, options{}, b.addr)
+	var calls sync.WaitGroup
+	for range 2 {
+		calls.Go(func() {
+			begun := time.Now()
+			a := g.ask(t, call("grpc-timeout: 1S"))
+			if took := time.Since(begun); took < limit || took > limit+opening*2/3 || a.header.Get("Grpc-Status") != "4" {
+				t.Errorf("took %v: %+v", took, a)
+			}
+		})
+	}
+	calls.Wait()
+	if n := b.opened(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
 }
