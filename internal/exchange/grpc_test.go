@@ -157,15 +157,17 @@ func TestGRPCFailureBehindTheHead(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		protocol exchange.Protocol
+		answer   string
 		broken   error // of the client's end
 		filter   bool
 		trailers bool
 	}{
-		{"http2", exchange.HTTP2, nil, false, true},
-		{"http2 filtered", exchange.HTTP2, nil, true, true},
-		{"http2 that takes nothing", exchange.HTTP2, errors.New("full"), false, false},
-		{"http1.1", exchange.HTTP11, nil, false, false},
-		{"http1.0", exchange.HTTP10, nil, false, false},
+		{"http2", exchange.HTTP2, "application/grpc+proto", nil, false, true},
+		{"http2 filtered", exchange.HTTP2, "application/grpc", nil, true, true},
+		{"http2 that takes nothing", exchange.HTTP2, "application/grpc", errors.New("full"), false, false},
+		{"http1.1", exchange.HTTP11, "application/grpc", nil, false, false},
+		{"http1.0", exchange.HTTP10, "application/grpc", nil, false, false},
+		{"a page instead, which would look whole", exchange.HTTP2, "text/html", nil, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x, c := call(tc.protocol)
@@ -173,9 +175,11 @@ func TestGRPCFailureBehindTheHead(t *testing.T) {
 				x.FilterResponse(holding{})
 			}
 			x.Response.Status = 200
+			x.Response.Fields.Add("Content-Type", tc.answer)
 			if err := x.Send([]byte("\x00\x00\x00\x00\x01"), false); err != nil {
 				t.Fatal(err)
 			}
+			x.Response.Fields.Reset(nil) // they are views, and may be gone by then
 			x.Response.Trailers.Add("of-the", "backend")
 			c.fail = tc.broken
 			x.Fail(timeout)
