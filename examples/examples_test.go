@@ -86,7 +86,7 @@ func TestExamplesAreValid(t *testing.T) {
 			for _, f := range findings {
 				t.Errorf("%+v", f)
 			}
-			if cfg == nil || len(cfg.Entrypoints) == 0 || len(cfg.Routers) == 0 {
+			if cfg == nil || len(cfg.Entrypoints) == 0 || len(cfg.Routers) == 0 && name != "egress.acl" { // where policies decide
 				t.Errorf("the configuration serves nothing: %+v", cfg)
 			}
 		})

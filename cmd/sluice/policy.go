@@ -14,7 +14,7 @@ import (
 )
 
 func (c *cli) policyCommand() *cobra.Command {
-	return c.planeCommand("policy", "Say what an actor may reach", (*plane).policySet,
+	return c.planeCommand("policy", "Say what an actor may reach", (*plane).policySet, (*plane).policyExplain,
 		policyOp("get", "Show what an actor may reach", func(ctx context.Context, c *control.Client, r actor.Ref) (egress.Kept, error) {
 			return c.GetPolicy(ctx, r)
 		}),

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 )
@@ -29,6 +30,41 @@ type walk struct {
 	Router     *string        `json:"router"`  // the one that takes the request
 	Handlers   []walkHandler  `json:"middlewares"`
 	Service    *walkService   `json:"service"`
+	Actor      *walkActor     `json:"actor,omitempty"` // where the service leads to actors
+}
+
+// walkActor is the actor that a request is for.
+type walkActor struct {
+	Actor     string `json:"actor"`
+	Port      uint16 `json:"port"`
+	Caller    string `json:"caller"` // "" nobody is known
+	DecidedBy string `json:"decided_by"`
+	State     string `json:"state"` // "" as is worker: the control plane was not asked
+	Worker    string `json:"worker"`
+}
+
+func newWalkActor(a *app.Answer) *walkActor {
+	if a.Actor == nil {
+		return nil
+	}
+	q := a.Actor.Asked
+	return &walkActor{Actor: q.Ref.String(), Port: q.Port, Caller: q.Caller, DecidedBy: a.Actor.Decision.By}
+}
+
+// found adds what the control plane says.
+func (w *walkActor) found(a actor.Actor) {
+	w.State = a.State.String()
+	if a.Assignment != nil {
+		w.Worker = a.Assignment.Worker
+	}
+}
+
+func (w *walkActor) rows() [][]string {
+	rows := [][]string{{"actor", w.Actor}, {"port", fmt.Sprint(w.Port)}, {"caller", orDash(w.Caller)}, {"decided by", orDash(w.DecidedBy)}}
+	if w.State != "" {
+		rows = append(rows, []string{"state", w.State}, []string{"worker", orDash(w.Worker)})
+	}
+	return rows
 }
 
 type walkRefusal struct {
@@ -144,6 +180,7 @@ func newWalk(cfg *config.Config, a *app.Answer) (*walk, error) {
 			Reason: v.Reason.String(), Detail: v.Detail,
 		})
 	}
+	w.Actor = newWalkActor(a)
 	if r := a.Refused; r != nil {
 		w.Outcome, w.Refusal = walkRefused, &walkRefusal{Status: r.Status, Code: string(r.Code), Message: r.Public}
 		return w, nil
@@ -217,7 +254,11 @@ func (w *walk) text() string {
 		}
 		table(rows...)
 	}
-	if s := w.Service; s != nil {
+	if w.Actor != nil {
+		fmt.Fprintln(&b, "\nActor")
+		table(w.Actor.rows()...)
+	}
+	if s := w.Service; s != nil && w.Actor == nil {
 		fmt.Fprintf(&b, "\nService %s\n", s.Name)
 		table(s.rows(config.Protocol(w.Entrypoint.Protocol))...)
 		if s.LeadsTo == "" {

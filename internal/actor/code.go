@@ -8,6 +8,9 @@ import (
 // ErrUnavailable is the side of the sandboxes when it cannot be reached, and the same may be tried again.
 var ErrUnavailable = errors.New("the worker is not available")
 
+// ErrAnswer is an answer of the control plane that cannot be used.
+var ErrAnswer = errors.New("an answer that cannot be used")
+
 // Code is why the control plane refuses something. The values and the names are those of gRPC, which carries them.
 type Code uint8
 

@@ -82,8 +82,11 @@ func (h *handler) probe(w http.ResponseWriter, r *http.Request) {
 	h.route(w, r, route)
 }
 
-// route finds what a path shows. Every route here only shows.
+// route finds what a path shows. Every route but that of cut only shows.
 func (h *handler) route(w http.ResponseWriter, r *http.Request, route string) {
+	if h.cut(w, r, route) {
+		return
+	}
 	show := h.find(route)
 	switch {
 	case show == nil:

@@ -19,6 +19,8 @@ type Views struct {
 	Config   func() any
 	Routes   func() []Route
 	Services func() []Service
+	// Cut ends what an actor, atespace/name, has open, and returns how many tunnels; false when that is no reference.
+	Cut func(actor string) (closed int, ok bool)
 }
 
 // Health is the health document.

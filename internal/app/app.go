@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -55,6 +56,7 @@ type App struct {
 	registry *service.Registry
 	proxies  *tunnel.Pool[string] // by the proxy's URL
 	limits   *middleware.Limits
+	actors   *actor.Ways
 	channels *websocket.Hub
 	checker  *service.Checker
 	metrics  *telemetry.Metrics
@@ -66,6 +68,7 @@ type App struct {
 	sockets  *entrypoint.Set
 	admin    *admin.Server
 	servers  servers
+	egress   egresses
 	group    drain.Group
 
 	proposals chan proposal
@@ -147,6 +150,7 @@ func newApp(o Options) *App {
 	a.proxies = tunnel.NewPool[string](tunnel.Limits{IdleTimeout: proxyIdle}, a.clock)
 	a.registry = service.NewRegistry(a.clock, a.dialFunc(), a.viaProxy)
 	a.limits = middleware.NewLimits()
+	a.actors = actor.NewWays(a.clock, a.openActors)
 	a.channels = websocket.NewHub()
 	a.checker = service.NewChecker(a.log)
 	a.metrics = telemetry.NewMetrics()

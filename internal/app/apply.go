@@ -94,6 +94,7 @@ type change struct {
 	plan    *entrypoint.Plan
 	admin   *admin.Pending
 	log     *telemetry.LogChange
+	egress  map[string]*egressGateway // by entrypoint
 }
 
 // replace loads the configuration and puts it into force, or leaves everything as it was.
@@ -174,9 +175,12 @@ func (a *App) prepare(ctx context.Context, cfg *config.Config) (*change, error) 
 
 func (a *App) prepareAll(ctx context.Context, cfg *config.Config, c *change) error {
 	var err error
+	if c.egress, err = a.openEgress(cfg); err != nil {
+		return err
+	}
 	c.gen, err = snapshot.Compile(cfg, snapshot.Deps{
 		Services: a.registry, Limits: a.limits, Channels: a.channels, Metrics: a.metrics, Access: a.access, Log: a.log,
-		Dial: a.dialFunc(), Reenter: a.sockets.Serve,
+		Actors: a.actors, Dial: a.dialFunc(), Reenter: a.sockets.Serve, Egress: handlersOf(c.egress),
 	})
 	if err != nil {
 		return err
@@ -259,6 +263,9 @@ func (c *change) abort() {
 func (c *change) close() {
 	for _, src := range c.certs {
 		_ = src.Close()
+	}
+	for _, g := range c.egress {
+		g.release()
 	}
 	if c.plan == nil && c.gen != nil { // never in force
 		c.gen.Close()

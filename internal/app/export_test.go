@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/egress"
 )
 
 // discard is a file that takes everything and keeps nothing.
@@ -26,3 +28,6 @@ func grepOf(text, what string) (found []string) {
 	}
 	return found
 }
+
+// EgressGateway is the gateway of actors of an entrypoint.
+func (a *App) EgressGateway(name string) *egress.Gateway { return a.egress.current()[name].Gateway }

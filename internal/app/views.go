@@ -21,7 +21,7 @@ func (a *App) adminDeps(inherited *entrypoint.Inherited) admin.Deps {
 	return admin.Deps{
 		Views: admin.Views{
 			Product: "sluice", Version: a.opts.Version,
-			Health: a.health, Unready: a.unready, Config: a.configView, Routes: a.routes, Services: a.services,
+			Health: a.health, Unready: a.unready, Config: a.configView, Routes: a.routes, Services: a.services, Cut: a.cut,
 		},
 		Metrics: a.metrics.Handler(a.log),
 		Log:     a.log,
@@ -164,6 +164,8 @@ func (a *App) measured() telemetry.Sources {
 			s := a.channels.Stats()
 			return s.Channels, s.Subscriptions, s.Delivered, s.Skipped
 		},
+		Decisions: a.egress.decisions, Egress: a.egress.tunnels,
+		Actors:           a.actorMeasures,
 		Generations:      a.store.Alive,
 		AccessLogDropped: a.access.Dropped,
 	}

@@ -50,7 +50,7 @@ var rooms = map[string][]string{
 	"internal/tunnel":     {"internal/conn", "internal/drain", "internal/exchange", "internal/http1", "internal/http2"},
 	"internal/usage":      {"internal/config", "internal/journal", "internal/exchange"},
 	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
-	"internal/actor":      {"internal/config", "internal/exchange", "internal/service", "internal/tunnel"},
+	"internal/actor":      {"internal/config", "internal/conn", "internal/exchange", "internal/mutual", "internal/service", "internal/tunnel"},
 	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor"},
 	"internal/worker":     {"internal/conn", "internal/exchange", "internal/drain", "internal/tunnel", "internal/mutual", "internal/fabric"},
 	"internal/control":    {"internal/config", "internal/actor", "internal/egress", "api/ateapi", "api/atelet", "api/atenetx", "api/credprovider"},
@@ -86,15 +86,20 @@ var rooms = map[string][]string{
 // plane, the adapter for another proxy, explain and tests ask the same code: beside the standard library they import
 // only the rooms listed, whatever else their room may import.
 var deciders = map[string][]string{
+	"internal/actor/authorize.go": {},
 	"internal/actor/ref.go":       {},
 	"internal/actor/template.go":  {},
 	"internal/actor/identity.go":  {},
 	"internal/actor/target.go":    {},
 	"internal/devplane/state.go":  {"internal/actor"},
+	"internal/egress/admit.go":    {"internal/actor", "internal/cert"},
+	"internal/egress/explain.go":  {},
 	"internal/egress/host.go":     {},
+	"internal/egress/judge.go":    {},
 	"internal/egress/policy.go":   {"internal/actor"},
 	"internal/egress/rules.go":    {},
 	"internal/egress/validate.go": {"internal/actor"},
+	"internal/egress/verdict.go":  {},
 }
 
 // anyRoom in a value of rooms allows every room.

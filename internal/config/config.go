@@ -69,6 +69,8 @@ type Entrypoint struct {
 	ProxyProtocol     []netip.Prefix // http and tcp: peers whose PROXY protocol header is required and believed; empty nobody's
 	AllowEncodedSlash bool           // encoded_slashes = "allow"; default reject
 
+	Egress *Egress // connect only: tunnels are those of actors; nil: routers decide about them
+
 	TCPAllowedIPs       []netip.Prefix // tcp and connect; empty allows all
 	TCPHelloTimeout     time.Duration  // tcp only; for the ClientHello, where a router asks for a server name; default 3 s
 	TCPIdleTimeout      time.Duration  // tcp and connect; no byte in either direction; 0 no bound, the default
@@ -235,6 +237,7 @@ type Service struct {
 	LoadBalancer LoadBalancer
 	WebSocket    WebSocket
 	Connect      *Connect // where CONNECTs lead; nil: to the load balancer's backends
+	Actor        *Actor   // nil: requests do not go to actors
 
 	// The rest is decoded, and refused in this release.
 	Failover  string // another service; "" none
@@ -315,6 +318,7 @@ type Transport struct {
 	MaxIdle        int           // kept idle per backend; default 512
 	MaxConnections int           // open per backend; default 1024
 	CAFile         string        // PEM roots instead of the system's; "" system
+	SystemRoots    bool          // CAFile is beside the system's, not instead; no key says so
 	ServerName     string        // TLS name to verify and send; "" from the URL
 	CertFile       string        // PEM certificate to show to https backends; "" none
 	KeyFile        string        // its key

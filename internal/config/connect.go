@@ -88,14 +88,19 @@ func (d *decoder) ports(o *object) []int {
 
 // checkConnectService reports what is wrong between a service for CONNECTs and the rest.
 func (d *decoder) checkConnectService(cfg *Config, s *Service) {
-	c := s.Connect
-	if c == nil || !c.entrypoint.ok {
+	if s.Connect != nil {
+		d.checkReentry(cfg, s.Connect.entrypoint, "connect of services "+strconv.Quote(s.Name))
+	}
+}
+
+// checkReentry reports an entrypoint that cannot serve what comes out of tunnels.
+func (d *decoder) checkReentry(cfg *Config, t text, title string) {
+	if !t.ok {
 		return
 	}
-	title := "connect of services " + strconv.Quote(s.Name)
-	reference(d, c.entrypoint, "entrypoint", title, cfg.Entrypoints)
-	if e := cfg.Entrypoints[c.Entrypoint]; e != nil && !e.Tunnelled() {
-		d.fail(CodeConflict, c.entrypoint.at, "%s names an entrypoint that listens by itself", title).Hint = `give that entrypoint address = "tunnel:"`
+	reference(d, t, "entrypoint", title, cfg.Entrypoints)
+	if e := cfg.Entrypoints[t.s]; e != nil && !e.Tunnelled() {
+		d.fail(CodeConflict, t.at, "%s names an entrypoint that listens by itself", title).Hint = `give that entrypoint address = "tunnel:"`
 	}
 }
 

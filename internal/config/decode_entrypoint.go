@@ -81,6 +81,9 @@ func (d *decoder) entrypoint(name string, o *object) *Entrypoint {
 		}
 		t.finish(nil)
 	}
+	if g := o.child("egress"); g != nil {
+		e.Egress = d.egress(g, e)
+	}
 	o.finish(nil)
 	d.checkTunnelled(e)
 	return e

@@ -146,11 +146,13 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	if t := r.refs.service; t.ok {
 		reference(d, t, "service", title, cfg.Services)
 		d.checkConnectRouter(cfg.Services[t.s], r, title)
+		d.checkActorRouter(cfg.Services[t.s], r, title)
 		d.checkBackends(cfg.Services[t.s], r, title)
 	}
 	bound := false
 	for _, t := range r.refs.entrypoints {
 		reference(d, t, "entrypoint", title, cfg.Entrypoints)
+		d.checkEgressRouter(cfg.Entrypoints[t.s], t, title)
 		bound = true
 	}
 	for _, t := range r.refs.middlewares {

@@ -25,11 +25,15 @@ func (d *decoder) service(name string, o *object) *Service {
 	d.transport(o.child("transport"), lb)
 	s.WebSocket = webSocket(o.child("websocket"))
 	s.Connect = d.connect(o.child("connect"))
+	s.Actor = d.actor(o.child("actor"), lb)
 	if s.Connect != nil && block != nil {
 		d.fail(CodeConflict, s.Connect.Pos, "%s has a load_balancer, and cannot lead elsewhere by connect", o.title)
 	}
+	if s.Actor != nil && (block != nil || s.Connect != nil || s.WebSocket.Multiplex) {
+		d.fail(CodeConflict, s.Actor.Pos, "%s leads to actors, and cannot have load_balancer, connect or websocket { multiplex } as well", o.title)
+	}
 	d.plannedService(o, s)
-	if len(lb.Servers) == 0 && s.Connect == nil && !s.WebSocket.Multiplex && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
+	if len(lb.Servers) == 0 && s.Connect == nil && s.Actor == nil && !s.WebSocket.Multiplex && !o.has("revisions") && !o.has("revision") && !s.boxDiscovery() && !written(block, "servers", "server") {
 		o.missing("load_balancer { servers … }", `write load_balancer { servers { url = "http://host:port" } }`)
 	}
 	if len(lb.Servers) > 0 && !slices.ContainsFunc(lb.Servers, func(s Server) bool { return s.Weight > 0 }) {

@@ -29,6 +29,12 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 		if t := cfg.Entrypoints[name].TLS; t != nil {
 			c.tls(t, "entrypoints "+strconv.Quote(name))
 		}
+		if g := cfg.Entrypoints[name].Egress; g != nil {
+			c.roots(g.IdentityCAFile, g.identityPos, "identity_ca_file of entrypoints "+strconv.Quote(name))
+			if g.OriginCAFile != "" {
+				c.roots(g.OriginCAFile, g.originPos, "origin_ca_file of entrypoints "+strconv.Quote(name))
+			}
+		}
 	}
 	for _, name := range sortedKeys(cfg.Services) {
 		lb, owner := cfg.Services[name].LoadBalancer, "services "+strconv.Quote(name)
@@ -37,6 +43,10 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 		}
 		if lb.Transport.CertFile != "" {
 			c.pair(lb.ClientPos, owner)
+		}
+		if a := cfg.Services[name].Actor; a != nil {
+			c.mutual(a.controlFiles, "control of "+owner)
+			c.mutual(a.workerFiles, "workers of "+owner)
 		}
 	}
 	if m := cfg.Management; m.Enabled {
@@ -59,6 +69,13 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 type fileCheck struct {
 	d   *decoder
 	now time.Time
+}
+
+// mutual checks the files of one side of mutual TLS.
+func (c *fileCheck) mutual(files [2]text, owner string) {
+	own, ca := files[0], files[1]
+	c.pair(KeyPair{CertFile: own.s, CertPos: own.at, KeyFile: own.s, KeyPos: own.at}, owner)
+	c.roots(ca.s, ca.at, "ca_file of "+owner)
 }
 
 // tls checks every file of a tls block.

@@ -125,6 +125,7 @@ func entrypointTree(e *Entrypoint) any {
 		"udp_session_timeout_secs": when(e.Protocol == UDP, secs(e.UDPSessionTimeout)),
 		"udp_max_sessions":         when(e.Protocol == UDP, e.UDPMaxSessions),
 		"udp_balance":              when(e.Protocol == UDP, string(e.UDPBalance)),
+		"egress":                   egressTree(e.Egress),
 	}
 }
 
@@ -210,7 +211,7 @@ func serviceTree(s *Service) any {
 			"idle_timeout": when(s.WebSocket.IdleTimeout > 0, dur(s.WebSocket.IdleTimeout)),
 			"lifetime":     when(s.WebSocket.Lifetime > 0, dur(s.WebSocket.Lifetime)), "multiplex": s.WebSocket.Multiplex,
 		},
-		"connect": connectTree(s.Connect),
+		"connect": connectTree(s.Connect), "actor": actorTree(s.Actor, &lb),
 		"scaling": scalingTree(s.Scaling), "revisions": revisions, "rollout": rolloutTree(s.Rollout),
 		"mirror": mirror, "failover": failover,
 	}

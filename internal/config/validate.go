@@ -19,6 +19,7 @@ func (d *decoder) validate(cfg *Config) {
 	for _, name := range sortedKeys(cfg.Services) {
 		d.checkService(cfg.Services[name])
 		d.checkConnectService(cfg, cfg.Services[name])
+		d.checkActorService(cfg, cfg.Services[name])
 	}
 	d.acmeDomains(cfg)
 	d.checkAddresses(cfg)

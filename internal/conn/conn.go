@@ -32,6 +32,8 @@ type Info struct {
 	Outer *Info
 	// Target is the authority that the tunnel was asked for; "" without one.
 	Target string
+	// For is what the tunnel was granted for, in the words of who granted it; "" for nothing in particular.
+	For string
 }
 
 // CloseWriter is a connection that can end its sending side alone.

@@ -75,7 +75,7 @@ func read[M, P any](decode func(M) (P, error), m M, err error) (out P, _ error) 
 	}
 	out, err = decode(m)
 	if err != nil {
-		return out, &actor.Error{Code: actor.Internal, Text: fmt.Sprintf("an answer that cannot be used: %v", err), Err: err}
+		return out, &actor.Error{Code: actor.Internal, Text: fmt.Sprintf("%v: %v", actor.ErrAnswer, err), Err: fmt.Errorf("%w: %w", actor.ErrAnswer, err)}
 	}
 	return out, nil
 }
@@ -107,7 +107,7 @@ func (c *Client) ResumeActor(ctx context.Context, ref actor.Ref) (actor.Actor, b
 	m, err := c.control.ResumeActor(ctx, &ateapi.ResumeActorRequest{Actor: encodeRef(ref)})
 	a, err := read(decodeActor, m.GetActor(), err)
 	if err == nil && (a.Ref != ref || a.Assignment == nil || len(a.Assignment.Addrs) == 0) {
-		err = actor.Refuse(actor.Internal, "an answer that cannot be used: it does not say where actor %s is", ref)
+		err = actor.Refuse(actor.Internal, "%v: it does not say where actor %s is", actor.ErrAnswer, ref)
 	}
 	return a, m.GetResumed(), err
 }

@@ -1,11 +1,12 @@
-// Package egress decides where an actor may go. It owns the one normal form that names are compared in, whoever speaks
-// them (SNI, Host, DNS, a policy), what is a valid policy, and which rule of it decides. Everything here is a pure
-// function of values: a policy is compiled once ([Compile]) and the result decides for all connections at the same time
-// without locks, for as long as anybody holds it. The package dials nothing and knows no message of the control plane.
+// Package egress decides where an actor may go, and is the way there. It owns the one normal form that names are compared in,
+// whoever speaks them (SNI, Host, DNS, a policy), what is a valid policy, which rule of it decides, and the [Gateway] that
+// tunnels of actors come to. The decisions ([Identify], [AdmitActor], [Stand], [AdmitPolicy], [JudgeTLS], [ChooseTLS], [Judge])
+// take and give values, in files that know no connection and no exchange; a policy is compiled once ([Compile]) and the result
+// decides for all connections at the same time without locks, for as long as anybody holds it. A Gateway lives as long as
+// its settings are in force. The package knows no message of the control plane.
 //
-// Three things that belong here are not here yet: replacing the fields that [Effects] name in a request, the set of addresses
-// that are refused whatever the policy says of a name, and the warning that a credential would go out in clear text (an HTTP rule
-// with effects is admitted without one).
+// What belongs here and is not here yet: replacing the fields that [Effects] name. A request that such a rule would change is
+// refused.
 package egress
 
 import (

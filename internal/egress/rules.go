@@ -177,20 +177,34 @@ func suffixOf(name string) (string, bool) {
 // Resolves reports whether the actor may ask for the addresses of a name: some rule must have it, on whatever port, since
 // DNS has none.
 func (r *Rules) Resolves(h Host) bool {
-	if r == nil || h.name == "" {
-		return false
+	return r != nil && h.name != "" && (r.clear.names(h) || r.tls.names(h))
+}
+
+// names reports whether some pattern matches a name, on whatever port.
+func (t table) names(h Host) bool {
+	if t[key{name: h.name}] != nil || t[key{wildcard: true}] != nil {
+		return true
 	}
-	keys := [3]key{{name: h.name}, {wildcard: true}}
 	suffix, found := suffixOf(h.name)
-	if found {
-		keys[2] = key{wildcard: true, name: suffix}
+	return found && t[key{wildcard: true, name: suffix}] != nil
+}
+
+// Near tells how close an actor came that is refused a host: by another port, or by asking in another way.
+func (r *Rules) Near(h Host, clear bool) Reason {
+	if r == nil || h.name == "" {
+		return NoRule
 	}
-	for _, k := range keys {
-		if r.clear[k] != nil || r.tls[k] != nil {
-			return true
-		}
+	same, other := r.tls, r.clear
+	if clear {
+		same, other = r.clear, r.tls
 	}
-	return false
+	switch {
+	case same.names(h):
+		return OtherPort
+	case other.names(h):
+		return OtherKind
+	}
+	return NoRule
 }
 
 // Mode is what happens to a TLS connection.

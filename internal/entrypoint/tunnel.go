@@ -40,3 +40,26 @@ func (s *Set) Serve(name string, c conn.Conn) error {
 	_ = c.Close()
 	return err
 }
+
+// Within has serve serve a connection that came out of a tunnel of the named entrypoint, to its end, and closes it: it drains as
+// the connections of that entrypoint do, and does not count as one. An error means that nothing was served; c is closed then,
+// too.
+func (s *Set) Within(name string, c conn.Conn, serve Serve) error {
+	s.mu.Lock()
+	b := s.table[name]
+	if b == nil { // the entrypoint is going: the tunnel drains with what is left of it
+		for old := range s.retired {
+			if old.name == name {
+				b = old
+			}
+		}
+	}
+	s.mu.Unlock()
+	defer func() { _ = c.Close() }()
+	if b == nil {
+		return ErrNoEntrypoint
+	}
+	defer b.recover(c)
+	serve(c, &b.live)
+	return nil
+}

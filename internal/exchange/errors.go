@@ -29,6 +29,8 @@ const (
 	CodeNoRoute            Code = "no_route"
 	CodeConnectDenied      Code = "connect_not_allowed"
 	CodeDestinationDenied  Code = "destination_not_allowed"
+	CodeEgressDenied       Code = "egress_denied"
+	CodeEgressUnavailable  Code = "egress_unavailable"
 	CodeRateLimited        Code = "rate_limited"
 	CodeHandshakeFailed    Code = "tls_handshake_failed"
 	CodeIPNotAllowed       Code = "ip_not_allowed"
@@ -52,6 +54,20 @@ const (
 	CodeClientGone         Code = "client_gone"
 )
 
+// Codes of the way to actors, which are also the values of ate-router-reason.
+const (
+	CodeActorReference   Code = "invalid_actor_reference"
+	CodeActorNotFound    Code = "actor_not_found"
+	CodeActorDenied      Code = "actor_access_denied"
+	CodeActorAuth        Code = "actor_authentication_required"
+	CodeActorUnavailable Code = "actor_unavailable"
+	CodeActorCapacity    Code = "actor_parking_full"
+	CodeActorTimeout     Code = "actor_timeout"
+	CodeActorLost        Code = "actor_unrecoverable"
+	CodeActorRouting     Code = "actor_routing_failed"
+	CodeActorFailed      Code = "actor_resume_failed"
+)
+
 // Error is a failure with what the client may know of it. Err is for the operator.
 type Error struct {
 	Status     int
@@ -61,6 +77,7 @@ type Error struct {
 	Outcome    Outcome
 	Limit      string // configuration key of the limit that fired; "" none
 	Close      bool   // the connection must end after the answer
+	GRPC       int    // the status for clients of gRPC calls; 0: what Status stands for
 	Err        error
 }
 
@@ -146,9 +163,12 @@ func (x *Exchange) sendError(e *Error) error {
 	if x.Request.GRPC() {
 		return x.sendGRPC(e)
 	}
-	body := AppendErrorBody(nil, e.Public, e.Code, x.Record.RequestID)
+	body, kind := []byte(e.Public), "text/plain; charset=utf-8"
+	if !x.PlainErrors {
+		body, kind = AppendErrorBody(nil, e.Public, e.Code, x.Record.RequestID), "application/json"
+	}
 	r.Status, r.ContentLength = e.Status, int64(len(body))
-	r.Fields.Add("Content-Type", "application/json")
+	r.Fields.Add("Content-Type", kind)
 	r.Fields.Add("Cache-Control", "no-store")
 	return x.Send(body, true)
 }

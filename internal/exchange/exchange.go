@@ -182,6 +182,11 @@ type Exchange struct {
 	Pace conn.Pace
 	// Trusted is set when the peer is a proxy whose forwarding fields are believed.
 	Trusted bool
+	// Direct is set when the request goes on as its client's own: nothing is added that tells of the client, or of the
+	// request's id, and nothing of that kind is taken away.
+	Direct bool
+	// PlainErrors has errors answered with their text alone, as text/plain, where that is what clients know.
+	PlainErrors bool
 	// Watch is told of the exchange's moments; nil: nobody. It belongs to what measures the exchange.
 	Watch Watcher
 
@@ -219,7 +224,8 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.Request.Trailers.Reset(nil)
 	x.Request.Normal, x.Request.Rewritten = nil, false
 	x.hooks, x.filters, x.Watch = x.hooks[:0], x.filters[:0], nil
-	x.headSent, x.callBegun, x.ended, x.expectFwd, x.Trusted = false, false, false, false, false
+	x.headSent, x.callBegun, x.ended, x.expectFwd = false, false, false, false
+	x.Trusted, x.Direct, x.PlainErrors = false, false, false
 	x.departed.Store(false)
 	x.forced.Store(false)
 	x.gone, x.goneClosed, x.cancel, x.ctx = nil, false, nil, nil

@@ -52,6 +52,9 @@ func ofGRPC(f *Fields) bool {
 // grpcStatus is what an error is to the client of a gRPC call. Where trying again may help it is UNAVAILABLE, the one status
 // that clients retry.
 func (e *Error) grpcStatus() int {
+	if e.GRPC != 0 {
+		return e.GRPC
+	}
 	if e.Limit == connectLimit {
 		return grpcUnavailable
 	}

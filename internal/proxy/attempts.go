@@ -13,7 +13,7 @@ import (
 
 // attempts is what an exchange has tried so far to reach a service.
 type attempts struct {
-	backends *service.Balancer
+	backends Backends
 	policy   *service.Policy
 	x        *exchange.Exchange
 

@@ -135,12 +135,19 @@ func dialFailed(x *exchange.Exchange, err error) *exchange.Error {
 type Reentry struct {
 	service, entrypoint string
 	serve               func(entrypoint string, c conn.Conn) error
+	purpose             func(x *exchange.Exchange) string
 }
 
 // NewReentry returns the last handler of a route for CONNECT. serve has the entrypoint serve a connection to its end; an
 // error is that it does not.
 func NewReentry(service, entrypoint string, serve func(entrypoint string, c conn.Conn) error) *Reentry {
-	return &Reentry{service, entrypoint, serve}
+	return &Reentry{service: service, entrypoint: entrypoint, serve: serve}
+}
+
+// WithPurpose has connections inside know what their tunnel was granted for.
+func (r *Reentry) WithPurpose(of func(x *exchange.Exchange) string) *Reentry {
+	r.purpose = of
+	return r
 }
 
 // Serve answers, and returns when the connection inside has ended. It knows who has opened the tunnel, and for which
@@ -151,14 +158,17 @@ func (r *Reentry) Serve(x *exchange.Exchange) error {
 	if err != nil {
 		return err
 	}
-	outer := x.Conn
+	outer, purpose := x.Conn, ""
+	if r.purpose != nil {
+		purpose = r.purpose(x)
+	}
 	down, err := accept(x)
 	if err != nil {
 		return err
 	}
 	inner := conn.NewInner(down, &conn.Info{
 		Entrypoint: r.entrypoint, Local: outer.Local, Remote: outer.Remote, Via: outer.Via, Identity: outer.Identity,
-		Outer: outer, Target: to.String(),
+		Outer: outer, Target: to.String(), For: purpose,
 	})
 	inner.Held(x.Guard, x.Gone(), func() { err = r.serve(r.entrypoint, inner) })
 	x.Record.BytesIn, x.Record.BytesOut = inner.Moved()

@@ -17,12 +17,22 @@ import (
 
 // HTTP is the last handler of a route: it forwards.
 type HTTP struct {
-	backends *service.Balancer
+	backends Backends
 	policy   *service.Policy
 }
 
-// New returns a forwarder to a service. The balancer's owner closes it.
-func New(b *service.Balancer) *HTTP { return &HTTP{backends: b, policy: b.Policy()} }
+// Backends is who chooses where attempts go; *service.Balancer is one.
+type Backends interface {
+	// Pick chooses for the next attempt of x. It may block, and should then end with x.Context. See service.Balancer.
+	Pick(x *exchange.Exchange, tried *service.Tried) (service.Lease, error)
+	// Exhausted reports whether Pick would find nothing more than tried.
+	Exhausted(tried *service.Tried) bool
+	// Policy says how exchanges are conducted.
+	Policy() *service.Policy
+}
+
+// New returns a forwarder. The owner of the backends closes them.
+func New(b Backends) *HTTP { return &HTTP{backends: b, policy: b.Policy()} }
 
 // forward is the state of one exchange being forwarded.
 type forward struct {
@@ -203,7 +213,11 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 
 // connection is where the request goes.
 func (f *forward) connection(fresh bool) (service.Upstream, error) {
-	switch p := f.lease.Backend.Pool; {
+	var p service.Reach = f.lease.Backend.Pool
+	if f.lease.Reach != nil {
+		p = f.lease.Reach
+	}
+	switch {
 	case f.call:
 		return p.GetCall(f, fresh)
 	case f.x.Request.Upgrade != nil:

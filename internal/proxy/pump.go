@@ -85,6 +85,7 @@ func (f *forward) upload() {
 	f.pump.allRead.Store(true)
 	x.Request.Trailers.DelFunc(func(id exchange.FieldID, _, _ []byte) bool { return made.Has(id) })
 	x.Request.Trailers.StripHopByHop()
+	f.strip(&x.Request.Trailers)
 	f.pump.whole = f.pass(nil)
 }
 

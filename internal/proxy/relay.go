@@ -19,6 +19,7 @@ func (f *forward) relay(head exchange.Head) error {
 	r.Fields.StripHopByHop()
 	r.Fields.DelKnown(exchange.FieldContentLength)
 	r.Fields.DelKnown(exchange.FieldXRequestID)
+	f.strip(&r.Fields)
 	if head.Status == 101 {
 		return f.session(head)
 	}
@@ -65,6 +66,7 @@ func (f *forward) end(err error) error {
 // Body passes body bytes on to the client.
 func (f *forward) Body(p []byte, last bool) error {
 	if last {
+		f.strip(&f.x.Response.Trailers)
 		return f.passed(f.x.Send(p, true), true)
 	}
 	f.pauseIdle()
@@ -73,7 +75,9 @@ func (f *forward) Body(p []byte, last bool) error {
 
 // Raw passes chunks on with their framing.
 func (f *forward) Raw(r exchange.RawRun) error {
-	if !r.Last {
+	if r.Last {
+		f.strip(&f.x.Response.Trailers)
+	} else {
 		f.pauseIdle()
 	}
 	return f.passed(f.x.SendRaw(f.toRaw, r), r.Last)
@@ -105,9 +109,17 @@ func (f *forward) Interim(status int, fields *exchange.Fields) error {
 		return nil
 	}
 	fields.StripHopByHop()
+	f.strip(fields)
 	if err := f.x.Interim(status, fields); err != nil {
 		f.sinkFailed = true
 		return err
 	}
 	return nil
+}
+
+// strip removes the fields that the service keeps to itself.
+func (f *forward) strip(fields *exchange.Fields) {
+	if private := f.policy.Private; private != nil {
+		fields.DelFunc(func(_ exchange.FieldID, name, _ []byte) bool { return private.Has(name) })
+	}
 }

@@ -20,11 +20,18 @@ var made = exchange.SetOf(
 // madeTrusted leaves in what only an untrusted client must not say.
 var madeTrusted = made &^ exchange.SetOf(exchange.FieldForwarded)
 
+// madeDirect leaves in whatever the client says of itself.
+var madeDirect = made &^ exchange.SetOf(
+	exchange.FieldXForwardedFor, exchange.FieldXForwardedHost, exchange.FieldXForwardedProto, exchange.FieldXForwardedPort,
+	exchange.FieldXRealIP, exchange.FieldForwarded, exchange.FieldUnderscored, exchange.FieldXRequestID,
+)
+
 // appendRequest appends the request head for the leased backend.
 func (f *forward) appendRequest(b []byte) []byte {
 	x := f.x
 	r := &x.Request
 	r.Fields.StripHopByHop()
+	f.strip(&r.Fields)
 	b = append(b, f.method...)
 	b = append(b, ' ')
 	b = f.appendTarget(b)
@@ -36,10 +43,16 @@ func (f *forward) appendRequest(b []byte) []byte {
 	}
 	b = append(b, "\r\n"...)
 	skip := made
-	if x.Trusted {
+	switch {
+	case x.Direct:
+		skip = madeDirect
+	case x.Trusted:
 		skip = madeTrusted
 	}
 	b = r.Fields.AppendHTTP1(b, skip)
+	if x.Direct {
+		return append(f.appendFraming(b), "\r\n"...)
+	}
 	b = f.appendForwarded(b)
 	if id := x.Record.RequestID; id != "" {
 		b = append(append(append(b, "X-Request-Id: "...), id...), "\r\n"...)
@@ -145,6 +158,9 @@ func (f *forward) appendFraming(b []byte) []byte {
 	case f.streaming && r.Expect: // the backend decides whether the body is to come (RFC 9110 §10.1.1)
 		f.x.ForwardExpect()
 		b = append(b, "Expect: 100-continue\r\n"...)
+	}
+	if f.lease.Reach != nil && !f.up.HTTP2() { // nothing else will come on this connection
+		b = append(b, "Connection: close\r\n"...)
 	}
 	if f.trailers && f.up.HTTP2() { // there it is end-to-end in effect, and gRPC backends insist on it
 		b = append(b, "TE: trailers\r\n"...)

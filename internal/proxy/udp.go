@@ -21,12 +21,13 @@ func NewUDP(b *service.Balancer) *UDP { return &UDP{backends: b} }
 // Session is one client's backend. It holds a lease, until Close.
 type Session struct {
 	attempts
-	wake exchange.Waker
+	balancer *service.Balancer // the attempts' backends
+	wake     exchange.Waker
 }
 
 // Open chooses a backend, that of again if it suits. It does not wait.
 func (p *UDP) Open(x *exchange.Exchange, again exchange.Place, wake exchange.Waker) (*Session, error) {
-	s := &Session{attempts: attempts{backends: p.backends, policy: p.backends.Policy(), x: x}, wake: wake}
+	s := &Session{attempts: attempts{backends: p.backends, policy: p.backends.Policy(), x: x}, balancer: p.backends, wake: wake}
 	s.begin()
 	if again.Service == p.backends.Name() {
 		lease, ok := p.backends.Again(again.Backend)
@@ -48,7 +49,7 @@ func (s *Session) Address() (netip.AddrPort, error) { return s.lease.Backend.Add
 func (s *Session) Place() exchange.Place { return s.place(s.lease.Backend) }
 
 func (s *Session) place(b *service.Backend) exchange.Place {
-	return exchange.Place{Service: s.backends.Name(), Backend: b.URL}
+	return exchange.Place{Service: s.balancer.Name(), Backend: b.URL}
 }
 
 // Next chooses a backend without taking it; zero when there is none.
@@ -73,7 +74,7 @@ func (s *Session) Suits() error {
 
 // Move has the session go on under another generation's forwarder, with the same backend. False: that does not have it.
 func (s *Session) Move(to *UDP) bool {
-	if to.backends.Name() != s.backends.Name() {
+	if to.backends.Name() != s.balancer.Name() {
 		return false
 	}
 	lease, ok := to.backends.Again(s.lease.Backend.URL)
@@ -81,7 +82,7 @@ func (s *Session) Move(to *UDP) bool {
 		return false
 	}
 	s.lease.Done(service.Unused)
-	s.backends, s.policy, s.lease = to.backends, to.backends.Policy(), lease
+	s.backends, s.balancer, s.policy, s.lease = to.backends, to.backends, to.backends.Policy(), lease
 	return true
 }
 

@@ -337,7 +337,7 @@ func TestPolicyAndBackend(t *testing.T) {
 		URL: "https://user:secret@h.test:8443/base", Scheme: "https", Addr: "h.test:8443", Host: "h.test:8443", Base: "/base", Weight: 1,
 	}
 	b := balancer(t, cfg, registry())
-	if got, want := *b.Policy(), (service.Policy{1, 2, 3, 503, true, 5 * time.Second, config.WebSocket{Lifetime: 4}, false, 0}); got != want {
+	if got, want := *b.Policy(), (service.Policy{1, 2, 3, 503, true, 5 * time.Second, config.WebSocket{Lifetime: 4}, false, 0, nil}); got != want {
 		t.Errorf("policy is %+v, want %+v", got, want)
 	}
 	l := pick(t, b, nil)

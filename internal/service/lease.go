@@ -28,6 +28,8 @@ func (r Result) String() string {
 // A lease is not copied once it is in use.
 type Lease struct {
 	Backend *Backend
+	// Reach is how this one attempt gets at the backend, where it has none of the connections of Backend.Pool; nil else.
+	Reach Reach
 
 	reg      *Registry
 	refusals uint32 // of the backend at the time of the pick

@@ -243,7 +243,7 @@ func (l *Lot[K, T]) judge(late error, n int, spent time.Duration, err error) (ti
 	if left <= 0 {
 		return 0, Exhausted
 	}
-	delay := l.parking.delay(n, left)
+	delay := l.parking.Delay(n, left)
 	if delay == left && !parks {
 		return 0, Exhausted // no time would be left for another attempt
 	}
@@ -366,6 +366,7 @@ func (l *Lot[K, T]) landLocked(f *flight[K, T], value T, err error, landing Land
 type LotStats struct {
 	Parked   int    // requests that have a place now
 	Flights  int    // attempts under way, or between two
+	Waiting  int    // requests on them, with a place or not
 	Rejected uint64 // requests that found no place, ever
 }
 
@@ -373,7 +374,11 @@ type LotStats struct {
 func (l *Lot[K, T]) Stats() LotStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LotStats{Parked: l.parked, Flights: len(l.flights), Rejected: l.rejected}
+	s := LotStats{Parked: l.parked, Flights: len(l.flights), Rejected: l.rejected}
+	for _, f := range l.flights {
+		s.Waiting += f.waiters.Len()
+	}
+	return s
 }
 
 // Close ends all flights, with the contexts of their attempts, and waits until they have ended. Later calls of Wait get

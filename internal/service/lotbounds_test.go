@@ -41,7 +41,7 @@ func TestIdleFlightsTakeNoPlace(t *testing.T) {
 		for _, key := range []string{"x", "y", "z"} {
 			ends = append(ends, ask(t.Context(), l, key))
 		}
-		if got := l.Stats(); got != (service.LotStats{Parked: 3, Flights: 6}) {
+		if got := l.Stats(); got != (service.LotStats{Parked: 3, Flights: 6, Waiting: 3}) {
 			t.Errorf("three requests beside three idle flights: %+v", got)
 		}
 		abandoned := ask(t.Context(), l, "w")

@@ -60,9 +60,9 @@ const (
 // flights is how many keys may be tried at a time.
 func (p Parking) flights() int { return max(minFlights, 2*p.Max) }
 
-// delay is the one after failed attempt n, counted from 0, when so much of the budget is left: it is never longer than
+// Delay is the one after failed attempt n, counted from 0, when so much of the budget is left: it is never longer than
 // that, so that one last attempt is made when the budget ends.
-func (p Parking) delay(n int, left time.Duration) time.Duration {
+func (p Parking) Delay(n int, left time.Duration) time.Duration {
 	d := float64(p.Interval) * math.Pow(p.Factor, float64(n)) * (1 + p.Jitter*rand.Float64())
 	if !(d < float64(left)) {
 		return left

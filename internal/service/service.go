@@ -41,7 +41,12 @@ type Policy struct {
 	WebSocket           config.WebSocket
 	WebSocketOnly       bool // backends speak nothing else, or there are none
 	SendProxy           int  // version of the PROXY protocol header that connections begin with; 0 none
+	// Private says which fields are never passed on, in either direction; nil: none but those of one connection.
+	Private Names
 }
+
+// Names is a set of field names, in any case.
+type Names interface{ Has(name []byte) bool }
 
 // Backend is one server of a service in one generation. Immutable.
 type Backend struct {

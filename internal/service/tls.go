@@ -41,6 +41,11 @@ func loadTrust(t config.Transport) (from trust, err error) {
 		return trust{}, fmt.Errorf("reading ca_file: %w", err)
 	}
 	from.roots, from.digest = x509.NewCertPool(), sha256.Sum256(pem)
+	if t.SystemRoots {
+		if from.roots, err = x509.SystemCertPool(); err != nil {
+			return trust{}, fmt.Errorf("reading the system's roots: %w", err)
+		}
+	}
 	if !from.roots.AppendCertsFromPEM(pem) {
 		return trust{}, fmt.Errorf("reading ca_file %s: %w", t.CAFile, errNoRoots)
 	}

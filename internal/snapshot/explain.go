@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -23,6 +24,7 @@ type Question struct {
 	URL        string // absolute, or a path with Host among the fields; of a connection tls://NAME that it asks for, or ""
 	Client     netip.Addr
 	Fields     []config.HeaderValue
+	Caller     string // identity that the client proves, for services that lead to actors; "" none
 }
 
 // Answer is the walk that the request would take. It comes from the same functions that decide for real requests.
@@ -39,7 +41,30 @@ type Answer struct {
 	Router   *config.Router
 	Service  *config.Service
 	Chain    []*config.Middleware
+	Actor    *ActorAnswer    // where the service leads to actors
 	Verdicts []route.Verdict // every router in the order it would be tried
+}
+
+// ActorAnswer is what is decided about a request to an actor. Nobody is asked for it.
+type ActorAnswer struct {
+	Asked    actor.Asked
+	Decision actor.Decision
+}
+
+// toActor answers what a service that leads to actors decides about a request.
+func (a *Answer) toActor(x *exchange.Exchange, caller string) {
+	if a.Refused != nil || a.Service == nil || a.Service.Actor == nil {
+		return
+	}
+	access, judge := actor.AccessOf(a.Service.Actor), (*actor.Access).Judge
+	if a.Method == "CONNECT" {
+		judge = (*actor.Access).JudgeTunnel
+	}
+	asked, decision, refused := judge(&access, x, caller)
+	if refused != nil {
+		a.Refused = refused
+	}
+	a.Actor = &ActorAnswer{Asked: asked, Decision: decision}
 }
 
 // Explain answers a question about a valid configuration. The error is about the question.
@@ -72,6 +97,7 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 	}
 	a.NormalPath = string(x.Request.Normal)
 	a.walk(cfg, ep, &in, noRoute)
+	a.toActor(x, q.Caller)
 	return a, nil
 }
 
@@ -132,6 +158,8 @@ func explainConnect(cfg *config.Config, ep *config.Entrypoint, q Question) (*Ans
 		service.NewDestinations(s.Name, s.Connect, nil, nil).Judge(to) != nil {
 		a.Refused = notThere
 	}
+	x.Request.Target = x.Request.Host
+	a.toActor(x, q.Caller)
 	return a, nil
 }
 

@@ -83,6 +83,10 @@ func (f *Front) Serve(x *exchange.Exchange) error {
 	if g == nil {
 		return exchange.Reject(503, exchange.CodeDraining, "Gateway not ready")
 	}
+	if e := g.entries[f.entrypoint]; e != nil && e.egress != nil {
+		f.leave(g, e, x)
+		return nil
+	}
 	defer g.release()
 	f.identify(g, x)
 	if f.prove(x) {
@@ -101,6 +105,18 @@ func (f *Front) Serve(x *exchange.Exchange) error {
 	}
 	g.end(x, meter, nil)
 	return nil
+}
+
+// leave serves a tunnel of an actor. What decides about it belongs to the process, and the tunnel may be open for days: the
+// generation is given back at once.
+func (f *Front) leave(g *Generation, e *entry, x *exchange.Exchange) {
+	f.identify(g, x)
+	x.Pace = e.pace
+	g.release()
+	if err := g.shielded(x, func() error { return e.egress.Serve(x) }); err != nil {
+		x.Fail(err)
+	}
+	g.end(x, g.unrouted, nil)
 }
 
 // challengePath is where an authority looks for proof of control over a host (RFC 8555 section 8.3).

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -33,10 +34,13 @@ type Deps struct {
 	// Access gets each exchange that has ended, when the configuration wants an access log.
 	Access *telemetry.AccessLog
 	Log    *slog.Logger
+	Actors *actor.Ways
 	// Dial connects to the destinations of CONNECTs; nil is the kernel's network.
 	Dial service.Dialer
 	// Reenter has an entrypoint serve a connection that came out of a tunnel.
 	Reenter func(entrypoint string, c conn.Conn) error
+	// Egress is what serves the tunnels of actors that come to an entrypoint.
+	Egress map[string]exchange.Handler
 }
 
 // plan is one router, ready to serve.
@@ -53,9 +57,10 @@ type entry struct {
 	table   *route.Table
 	shared  *route.Table // of connections, on an entrypoint of requests; nil: none is taken there
 	trusted trusted
-	slash   bool      // encoded slashes are allowed in paths
-	connect bool      // only CONNECT is served
-	pace    conn.Pace // of its tunnels
+	slash   bool             // encoded slashes are allowed in paths
+	connect bool             // only CONNECT is served
+	pace    conn.Pace        // of its tunnels
+	egress  exchange.Handler // decides about everything that comes; nil: routers do
 
 	// of a tcp or udp entrypoint
 	conns *telemetry.ConnMeter
@@ -73,6 +78,7 @@ type Generation struct {
 	plans    []plan // by index in the route entries
 	unrouted *telemetry.Meter
 	services map[string]*service.Balancer
+	actors   map[string]*actor.Ingress
 	limits   *middleware.Scope
 	record   bool
 	tracing  bool
@@ -89,6 +95,7 @@ func Compile(cfg *config.Config, d Deps) (*Generation, error) {
 	g := &Generation{
 		Config: cfg, Since: time.Now(), deps: d,
 		entries: make(map[string]*entry, len(cfg.Entrypoints)), services: make(map[string]*service.Balancer, len(cfg.Services)),
+		actors: make(map[string]*actor.Ingress),
 		limits: d.Limits.Scope(), record: cfg.Observability.AccessLog && d.Access != nil, tracing: cfg.Observability.Tracing,
 	}
 	var errs []error
@@ -99,7 +106,9 @@ func Compile(cfg *config.Config, d Deps) (*Generation, error) {
 			continue
 		}
 		g.services[name] = b
+		errs = append(errs, g.ingress(cfg.Services[name]))
 	}
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 0 {
 		errs = append(errs, g.compileRouters())
 	}
@@ -108,6 +117,19 @@ func Compile(cfg *config.Config, d Deps) (*Generation, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// ingress makes the way to actors of a service that has one.
+func (g *Generation) ingress(s *config.Service) error {
+	if s.Actor == nil {
+		return nil
+	}
+	i, err := actor.NewIngress(s, g.deps.Actors, func(v *actor.Visit) exchange.Handler { return proxy.New(v) })
+	if err != nil {
+		return fmt.Errorf("service %q: %w", s.Name, err)
+	}
+	g.actors[s.Name] = i
+	return nil
 }
 
 func (g *Generation) compileRouters() error {
@@ -123,7 +145,10 @@ func (g *Generation) compileRouters() error {
 	for name, ep := range g.Config.Entrypoints {
 		e := &entry{
 			trusted: newTrusted(ep.Forwarded.TrustedIPs), slash: ep.AllowEncodedSlash, connect: ep.Protocol == config.CONNECT,
-			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout},
+			pace: conn.Pace{Idle: ep.TCPIdleTimeout, HalfClosed: ep.TCPHalfCloseTimeout}, egress: g.deps.Egress[name],
+		}
+		if ep.Egress != nil && e.egress == nil {
+			return fmt.Errorf("entrypoint %q: nothing decides about the tunnels of actors", name)
 		}
 		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP || ep.Protocol == config.UDP {
 			g.compileConns(e, ep)
@@ -233,6 +258,8 @@ func (g *Generation) last(r *config.Router, b *service.Balancer) exchange.Handle
 	switch {
 	case r.Protocol != config.CONNECT:
 		return g.requests(b)
+	case g.actors[r.Service] != nil:
+		return g.actors[r.Service].Tunnels(proxy.NewReentry(r.Service, g.Config.Services[r.Service].Actor.Entrypoint, g.deps.Reenter).WithPurpose(actor.Purpose))
 	case c == nil:
 		return proxy.NewTunnelBackends(b)
 	case c.Entrypoint != "":
@@ -243,6 +270,9 @@ func (g *Generation) last(r *config.Router, b *service.Balancer) exchange.Handle
 
 // requests is the handler of ordinary requests to a service, and of sessions with it.
 func (g *Generation) requests(b *service.Balancer) exchange.Handler {
+	if i := g.actors[b.Name()]; i != nil {
+		return i
+	}
 	h := proxy.New(b)
 	ws := &b.Policy().WebSocket
 	if !ws.Multiplex {
@@ -347,6 +377,9 @@ func (g *Generation) Close() {
 	g.free.Do(func() {
 		for _, b := range g.services {
 			b.Close()
+		}
+		for _, i := range g.actors {
+			i.Close()
 		}
 		g.limits.Close()
 		if g.onFree != nil {

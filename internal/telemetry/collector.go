@@ -39,6 +39,10 @@ var (
 	descChannels    = desc("websocket_channels", "Named channels with a subscriber.")
 	descSubscribed  = desc("websocket_subscriptions", "Subscriptions to named channels.")
 	descMessages    = desc("websocket_channel_messages_total", "Messages of named channels by what became of each for each subscriber.", "result")
+	descDecisions   = desc("egress_decisions_total", "Decisions about what leaves actors, by where and why.", "entrypoint", "leg", "reason")
+	descActors      = desc("egress_actors", "Actors that have tunnels.", "entrypoint")
+	descTunnels     = desc("egress_tunnels", "Open tunnels of actors.", "entrypoint")
+	descAuditLost   = desc("egress_audit_lost_total", "Lines of the audit log lost because the output was too slow or failed.", "entrypoint")
 	descUpstream    = desc("upstream_connections", "Connections to the backends of the service by state.", "service", "state")
 
 	descActive        = desc("service_active_requests", "Exchanges that the service has accepted and that have not ended.", "service")
@@ -96,6 +100,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	t := c.m.topology
 	c.base(s)
 	s.connections(t)
+	s.egress()
 	for _, name := range t.TCP {
 		c.m.conns[name].render(s, name)
 	}
@@ -160,6 +165,7 @@ func (c *collector) base(s *scrape) {
 			s.counter(descMessages, skipped, "skipped")
 		}
 	}
+	s.actors()
 	if s.src.AccessLogDropped != nil {
 		s.counter(descLogDropped, s.src.AccessLogDropped())
 	}
@@ -191,6 +197,20 @@ func (s *scrape) connections(t Topology) {
 		if end, ok := ends[name]; ok {
 			s.gauge(descCertificate, float64(end.Unix()), name)
 		}
+	}
+}
+
+// egress renders what is known of entrypoints for actors. No label names an actor.
+func (s *scrape) egress() {
+	if s.src.Decisions != nil {
+		s.src.Decisions(func(entrypoint, leg, reason string, n uint64) { s.counter(descDecisions, n, entrypoint, leg, reason) })
+	}
+	if s.src.Egress != nil {
+		s.src.Egress(func(entrypoint string, actors, tunnels int, lost uint64) {
+			s.gauge(descActors, float64(actors), entrypoint)
+			s.gauge(descTunnels, float64(tunnels), entrypoint)
+			s.counter(descAuditLost, lost, entrypoint)
+		})
 	}
 }
 

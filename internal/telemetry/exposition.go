@@ -30,6 +30,12 @@ type Sources struct {
 	// Channels counts the named channels of WebSocket clients and their subscriptions, and since the start the messages
 	// that were passed on and skipped.
 	Channels func() (channels, subscriptions int, delivered, skipped uint64)
+	// Decisions counts what was decided about what leaves actors, by the entrypoint, the leg and the reason.
+	Decisions func(report func(entrypoint, leg, reason string, n uint64))
+	// Egress reports the actors that have tunnels at an entrypoint, their tunnels, and the lines of the audit log that were lost.
+	Egress func(report func(entrypoint string, actors, tunnels int, lost uint64))
+	// Actors is what is known of requests on their way to actors; nil: there is no such way.
+	Actors func() *Actors
 	// Generations is the number of configurations that are still in use.
 	Generations func() int64
 	// AccessLogDropped is the number of access log entries that were lost.
@@ -39,7 +45,7 @@ type Sources struct {
 // SetSources tells where the numbers of other parts come from.
 func (m *Metrics) SetSources(s Sources) { m.sources.Store(&s) }
 
-// Budget is the largest number of series, runtime and process metrics left out, that a topology may render:
+// Budget is the largest number of series, runtime and process metrics and those of entrypoints for actors left out, that a topology may render:
 // 7 + 3R + 50S + 3B + M for the compatible families, and 5 + 2E + 2S for those that we add: the status class 1xx, two
 // reload results, generations, lost log entries, two an entrypoint and two a service.
 func (t Topology) Budget() int {

@@ -1,0 +1,263 @@
+package actor
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/conn"
+	"github.com/sluice-proxy/sluice/internal/service"
+	"github.com/sluice-proxy/sluice/internal/tunnel"
+)
+
+// Link is how a way reaches other processes.
+type Link struct {
+	Control Control
+	// WorkerTLS makes the configuration for a connection to a worker, which check has to approve of by its identity.
+	WorkerTLS func(check func(id string) error) *tls.Config
+	// Dial replaces the kernel's network on the way to workers; nil does not.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Close ends the link; the way that has it does so.
+	Close func() error
+}
+
+// Ways are the ways to actors that generations use. One lives as long as the process: what is known of actors, the requests
+// that wait for them and the tunnels to them outlive a generation. Safe for concurrent use.
+type Ways struct {
+	clock *conn.Clock
+	open  func(config.ActorWay) (Link, error)
+
+	measures measures
+
+	mu  sync.Mutex // guards the map and the references
+	all map[config.ActorWay]*way
+}
+
+// NewWays returns none yet. open makes the link of each.
+func NewWays(clock *conn.Clock, open func(config.ActorWay) (Link, error)) *Ways {
+	return &Ways{
+		clock: clock, open: open, all: make(map[config.ActorWay]*way),
+		measures: measures{routes: make(map[RouteKey]*Distribution), waits: make(map[string]*Distribution)},
+	}
+}
+
+// acquire returns the way of a configuration, with a reference to it.
+func (w *Ways) acquire(cfg config.ActorWay) (*way, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.all[cfg]; known != nil {
+		known.refs++
+		return known, nil
+	}
+	link, err := w.open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n := newWay(cfg, link, w.clock)
+	n.refs = 1
+	w.all[cfg] = n
+	return n, nil
+}
+
+// release gives a reference back. The last one ends the way.
+func (w *Ways) release(n *way) {
+	w.mu.Lock()
+	n.refs--
+	last := n.refs == 0
+	if last {
+		delete(w.all, n.cfg)
+	}
+	w.mu.Unlock()
+	if last {
+		n.close()
+	}
+}
+
+// Stats are counts and gauges of all ways together. Those of ways that have ended are forgotten.
+type Stats struct {
+	Ways, Parked, Flights, Waiting, Remembered, Tunnels int
+	Rejected, Resumes, Hits, Stale                      uint64
+}
+
+// Stats returns the counts of now.
+func (w *Ways) Stats() (s Stats) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.Ways = len(w.all)
+	for _, n := range w.all {
+		lot := n.lot.Stats()
+		s.Parked, s.Flights, s.Rejected = s.Parked+lot.Parked, s.Flights+lot.Flights, s.Rejected+lot.Rejected
+		s.Waiting += lot.Waiting
+		s.Remembered, s.Tunnels = s.Remembered+n.known.len(), s.Tunnels+n.tunnels.Stats().Tunnels
+		s.Resumes, s.Hits, s.Stale = s.Resumes+n.resumes.Load(), s.Hits+n.hits.Load(), s.Stale+n.stale.Load()
+	}
+	return s
+}
+
+// workerKey tells connections to workers apart: one is used for the tunnels to every actor of a worker, and never for a worker
+// that has begun anew, or is to prove something else.
+type workerKey struct {
+	worker string
+	epoch  int64
+	addr   netip.AddrPort
+	pin    WorkerPin
+}
+
+// way is how actors are found and reached.
+type way struct {
+	cfg     config.ActorWay
+	parking service.Parking
+	link    Link
+	known   *assignments
+	lot     *service.Lot[Ref, located]
+	tunnels *tunnel.Pool[workerKey]
+	singles *service.Singles
+	ends    sync.WaitGroup // of tunnels that are being ended
+
+	resumes, hits, stale atomic.Uint64
+
+	refs int // guarded by Ways.mu
+}
+
+func newWay(cfg config.ActorWay, link Link, clock *conn.Clock) *way {
+	p := cfg.Parking
+	n := &way{
+		cfg: cfg, link: link, known: newAssignments(cfg.AssignmentTTL),
+		parking: service.Parking{Budget: p.Budget, Max: p.Max, Interval: p.RetryInterval, Factor: p.RetryFactor, Jitter: p.RetryJitter},
+		tunnels: tunnel.NewPool[workerKey](tunnel.Limits{}, clock), singles: service.NewSingles(clock),
+	}
+	n.lot = service.NewLot(n.parking, n.wake, retryOf)
+	return n
+}
+
+// close ends everything. No exchange uses the way any more; what still flies is nobody's.
+func (n *way) close() {
+	n.lot.Close()
+	n.tunnels.Close()
+	n.singles.Close()
+	n.ends.Wait()
+	if n.link.Close != nil {
+		_ = n.link.Close()
+	}
+}
+
+// wake is one attempt to have an actor run.
+func (n *way) wake(ctx context.Context, ref Ref) (located, error) {
+	n.resumes.Add(1)
+	a, resumed, err := n.link.Control.ResumeActor(ctx, ref)
+	if err != nil {
+		return located{}, err
+	}
+	if a.Ref != ref || a.Assignment == nil || len(a.Assignment.Addrs) == 0 {
+		return located{}, fmt.Errorf("actor %s: %w: it does not say where it is", ref, ErrAnswer)
+	}
+	return n.known.put(a, resumed), nil
+}
+
+// retryOf says which refusals of the control plane may pass.
+func retryOf(err error) service.Retry {
+	var e *Error
+	if !errors.As(err, &e) {
+		return service.NoRetry
+	}
+	switch e.Code {
+	case Aborted:
+		return service.RetryConflict
+	case ResourceExhausted, FailedPrecondition, Unavailable:
+		return service.RetryParked
+	}
+	return service.NoRetry
+}
+
+// locate finds out where an actor is, and has it woken if it sleeps.
+func (n *way) locate(ctx context.Context, ref Ref) (located, service.Stay, error) {
+	if at, ok := n.known.get(ref); ok {
+		n.hits.Add(1)
+		return at, service.Stay{}, nil
+	}
+	return n.lot.Wait(ctx, ref)
+}
+
+// openLimit bounds the opening of a tunnel: the worker has 5 s to connect to the actor, and we have as much to connect to it.
+const openLimit = 11 * time.Second
+
+// tunnel opens a tunnel to a port of an actor. What the worker is told is what the control plane was asked about.
+func (n *way) tunnel(ctx context.Context, at located, ref Ref, port uint16) (*carrier, error) {
+	to := at.actor.Assignment
+	addr := netip.AddrPortFrom(to.Addrs[0], uint16(n.cfg.Workers.Port))
+	key := workerKey{worker: to.Worker, epoch: to.Epoch, addr: addr, pin: WorkerPin{ID: to.ID, Namespace: to.Namespace}}
+	peer := tunnel.Peer{Addr: addr.String(), TLS: func() *tls.Config {
+		return n.link.WorkerTLS(func(id string) error { return key.pin.Check(n.cfg.Workers.TrustDomain, id) })
+	}}
+	if n.link.Dial != nil {
+		peer.Dial = func(ctx context.Context) (net.Conn, error) { return n.link.Dial(ctx, addr.String()) }
+	}
+	ctx, cancel := context.WithTimeout(ctx, openLimit)
+	defer cancel()
+	c, err := n.tunnels.Open(ctx, key, peer, tunnel.Request{
+		Authority: "actor:" + strconv.Itoa(int(port)), Fields: []tunnel.Field{{Name: TargetField, Value: ref.String()}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &carrier{Conn: c, way: n}, nil
+}
+
+// staleField marks the answer of a worker that does not have the actor.
+const staleField = "x-ate-assignment-stale"
+
+// passes reports whether a tunnel that could not be opened may be opened elsewhere: the actor is not there, or the worker
+// is not, or is another one. Nothing of the request has been sent.
+func passes(err error) bool {
+	var r *tunnel.Refusal
+	if errors.As(err, &r) {
+		return r.Status == 421 && r.Get(staleField) == "true"
+	}
+	return !errors.Is(err, tunnel.ErrFull)
+}
+
+// carrier is a tunnel that carries one exchange.
+type carrier struct {
+	*tunnel.Conn
+	way *way
+	cut atomic.Bool
+}
+
+// lingering is how long an actor has to end its side once everything was said.
+const lingering = time.Second
+
+// Interrupt makes waits fail, for an exchange that will not come to its end.
+func (c *carrier) Interrupt() {
+	c.cut.Store(true)
+	c.Conn.Interrupt()
+}
+
+// Close ends the tunnel. After an exchange that has come to its end the actor's end is awaited for a moment: it comes by
+// itself, and a reset of each tunnel would be taken for an attack.
+func (c *carrier) Close() error {
+	if c.cut.Load() {
+		return c.Abort()
+	}
+	if err := c.CloseWrite(); err != nil {
+		return c.Abort()
+	}
+	c.way.ends.Go(func() {
+		_ = c.SetReadDeadline(time.Now().Add(lingering))
+		var b [512]byte
+		for range 64 {
+			if _, err := c.Read(b[:]); err != nil {
+				break
+			}
+		}
+		_ = c.Conn.Close()
+	})
+	return nil
+}
