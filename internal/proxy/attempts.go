@@ -22,7 +22,7 @@ type attempts struct {
 	dispatch time.Time // of the first attempt
 	attempt  time.Time // of this one
 
-	callLimit time.Duration // what the client of a gRPC call allows, from the dispatch; 0 no limit
+	callLimit time.Duration // what the client of a gRPC call allows, from the dispatch, before that from its head; 0 no limit
 }
 
 // begin starts the clock of an attempt.
@@ -30,6 +30,9 @@ func (a *attempts) begin() {
 	a.attempt = time.Now()
 	if a.dispatch.IsZero() {
 		a.dispatch = a.attempt
+		if a.callLimit > 0 { // what was waited for until here is part of it
+			a.callLimit = max(a.callLimit-a.attempt.Sub(a.x.Record.Start), 1)
+		}
 	}
 }
 

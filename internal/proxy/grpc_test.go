@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/service"
 )
 
 var timeoutForm = regexp.MustCompile(`^[0-9]{1,8}[HMSmun]$`)
@@ -259,5 +260,30 @@ func TestCallDeadlineHoldsForSharedDials(t *testing.T) {
 	calls.Wait()
 	if n := b.opened(); n != 1 {
 		t.Errorf("%d connections", n)
+	}
+}
+
+// parking is backends of which one has to be woken first.
+type parking struct {
+	proxy.Backends
+	wait time.Duration
+}
+
+func (p parking) Pick(x *exchange.Exchange, tried *service.Tried) (service.Lease, error) {
+	<-time.After(p.wait)
+	return p.Backends.Pick(x, tried)
+}
+
+// So is the wait for a backend that has to be woken.
+func TestCallDeadlineHoldsForParking(t *testing.T) {
+	const parked, limit = 900 * time.Millisecond, time.Second
+	g := newGateway(t, plainMode, options{}, foreignH2C(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	for wait, most := range map[time.Duration]time.Duration{parked: limit + parked*2/3, 2 * parked: 2*parked + parked*2/3} {
+		g.next = proxy.New(parking{g.lb, wait})
+		begun := time.Now()
+		a := g.ask(t, call("grpc-timeout: 1S"))
+		if took := time.Since(begun); took < limit || took > most || a.header.Get("Grpc-Status") != "4" {
+			t.Errorf("parked for %v it took %v: %+v", wait, took, a)
+		}
 	}
 }
