@@ -193,6 +193,7 @@ type Exchange struct {
 	hooks     []HeadHook
 	filters   []BodyFilter
 	headSent  bool
+	callBegun bool // that head began the answer to a gRPC call
 	ended     bool
 	expectFwd bool
 
@@ -223,7 +224,8 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.Request.Trailers.Reset(nil)
 	x.Request.Normal, x.Request.Rewritten = nil, false
 	x.hooks, x.filters, x.Watch = x.hooks[:0], x.filters[:0], nil
-	x.headSent, x.ended, x.expectFwd, x.Trusted, x.Direct, x.PlainErrors = false, false, false, false, false, false
+	x.headSent, x.callBegun, x.ended, x.expectFwd = false, false, false, false
+	x.Trusted, x.Direct, x.PlainErrors = false, false, false
 	x.departed.Store(false)
 	x.forced.Store(false)
 	x.gone, x.goneClosed, x.cancel, x.ctx = nil, false, nil, nil
@@ -264,7 +266,7 @@ func (x *Exchange) prepareHead() {
 	for i := len(x.hooks) - 1; i >= 0; i-- {
 		x.hooks[i].ResponseHead(x)
 	}
-	x.headSent = true
+	x.headSent, x.callBegun = true, x.Request.GRPC() && ofGRPC(&x.Response.Fields)
 	x.Record.Status = x.Response.Status
 	x.Record.HeadAt = time.Since(x.Record.Start)
 }

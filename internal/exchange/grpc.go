@@ -25,11 +25,17 @@ const grpcType = "application/grpc"
 // connectLimit is the one limit of time behind which nothing has been sent, by its configuration key.
 const connectLimit = "transport.connect_timeout"
 
-// GRPC reports whether the request is a gRPC call: its media type is application/grpc, or that with a suffix. gRPC-Web
-// is not: for a gateway that is HTTP like any other. Nor is a request that asks for another protocol.
+// GRPC reports whether the request is a gRPC call: a POST whose media type is application/grpc, or that with a suffix.
+// gRPC-Web is not: for a gateway that is HTTP like any other. Nor is a request that asks for another protocol. Of another
+// method none is: errors of calls have status 200, which would open the tunnel of a CONNECT, and caches keep that of a GET.
 func (r *Request) GRPC() bool {
-	v, ok := r.Fields.Known(FieldContentType)
-	if !ok || r.Upgrade != nil {
+	return string(r.Method) == "POST" && r.Upgrade == nil && ofGRPC(&r.Fields)
+}
+
+// ofGRPC reports whether a body behind these fields is messages of gRPC.
+func ofGRPC(f *Fields) bool {
+	v, ok := f.Known(FieldContentType)
+	if !ok {
 		return false
 	}
 	if i := bytes.IndexByte(v, ';'); i >= 0 {
@@ -81,9 +87,10 @@ func (x *Exchange) sendGRPC(e *Error) error {
 }
 
 // endGRPC ends a gRPC call that has had an answer with trailers that say why, and reports whether it did. Over HTTP/1.1 it
-// is the connection that ends: the bytes sent last may lie in the middle of a chunk.
+// is the connection that ends: the bytes sent last may lie in the middle of a chunk. Nor is there such an end for an answer
+// that is not gRPC: it would look whole.
 func (x *Exchange) endGRPC(e *Error) bool {
-	if x.Down == nil || x.Request.Protocol == HTTP11 || x.Request.Protocol == HTTP10 || !x.Request.GRPC() {
+	if x.Down == nil || x.Request.Protocol == HTTP11 || x.Request.Protocol == HTTP10 || !x.callBegun {
 		return false
 	}
 	x.filters = x.filters[:0]

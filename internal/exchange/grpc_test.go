@@ -25,7 +25,7 @@ func TestGRPCContentType(t *testing.T) {
 		"application/grpc-web": false, "application/grpc-web+proto": false, "application/grpc-web-text": false, "application/json": false,
 		"text/plain; application/grpc": false, "application/grpc,application/json": false, "application/grpc x": false,
 	} {
-		var r exchange.Request
+		r := exchange.Request{Method: []byte("POST")}
 		r.Fields.Add("Content-Type", value)
 		if got := r.GRPC(); got != want {
 			t.Errorf("%q: %v", value, got)
@@ -34,7 +34,14 @@ func TestGRPCContentType(t *testing.T) {
 	if new(exchange.Request).GRPC() {
 		t.Error("without content type")
 	}
-	upgrade := exchange.Request{Upgrade: []byte("websocket")}
+	for _, method := range []string{"GET", "HEAD", "CONNECT", "PUT", "post", ""} {
+		r := exchange.Request{Method: []byte(method)}
+		r.Fields.Add("Content-Type", "application/grpc")
+		if r.GRPC() {
+			t.Errorf("method %q", method)
+		}
+	}
+	upgrade := exchange.Request{Method: []byte("POST"), Upgrade: []byte("websocket")}
 	upgrade.Fields.Add("Content-Type", "application/grpc")
 	if upgrade.GRPC() {
 		t.Error("an upgrade")
@@ -44,7 +51,7 @@ func TestGRPCContentType(t *testing.T) {
 // call begins an exchange of a gRPC call.
 func call(p exchange.Protocol) (*exchange.Exchange, *client) {
 	x, c := new(exchange.Exchange), new(client)
-	x.Request.Protocol = p
+	x.Request.Protocol, x.Request.Method = p, []byte("POST")
 	x.Request.Fields.Add("Content-Type", "application/grpc+proto")
 	x.Begin(c, new(conn.Alarm), &conn.Info{}, time.Now())
 	return x, c
@@ -150,15 +157,17 @@ func TestGRPCFailureBehindTheHead(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		protocol exchange.Protocol
+		answer   string
 		broken   error // of the client's end
 		filter   bool
 		trailers bool
 	}{
-		{"http2", exchange.HTTP2, nil, false, true},
-		{"http2 filtered", exchange.HTTP2, nil, true, true},
-		{"http2 that takes nothing", exchange.HTTP2, errors.New("full"), false, false},
-		{"http1.1", exchange.HTTP11, nil, false, false},
-		{"http1.0", exchange.HTTP10, nil, false, false},
+		{"http2", exchange.HTTP2, "application/grpc+proto", nil, false, true},
+		{"http2 filtered", exchange.HTTP2, "application/grpc", nil, true, true},
+		{"http2 that takes nothing", exchange.HTTP2, "application/grpc", errors.New("full"), false, false},
+		{"http1.1", exchange.HTTP11, "application/grpc", nil, false, false},
+		{"http1.0", exchange.HTTP10, "application/grpc", nil, false, false},
+		{"a page instead, which would look whole", exchange.HTTP2, "text/html", nil, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x, c := call(tc.protocol)
@@ -166,9 +175,11 @@ func TestGRPCFailureBehindTheHead(t *testing.T) {
 				x.FilterResponse(holding{})
 			}
 			x.Response.Status = 200
+			x.Response.Fields.Add("Content-Type", tc.answer)
 			if err := x.Send([]byte("\x00\x00\x00\x00\x01"), false); err != nil {
 				t.Fatal(err)
 			}
+			x.Response.Fields.Reset(nil) // they are views, and may be gone by then
 			x.Response.Trailers.Add("of-the", "backend")
 			c.fail = tc.broken
 			x.Fail(timeout)

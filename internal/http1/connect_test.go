@@ -77,6 +77,7 @@ func TestConnectRefused(t *testing.T) {
 		status     int
 	}{
 		{"by the handler", "CONNECT refused.test:1 HTTP/1.1\r\nHost: h\r\n\r\n", 403},
+		{"what looks like a call", "CONNECT refused.test:1 HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc\r\n\r\n", 403},
 		{"another method", "GET / HTTP/1.1\r\nHost: h\r\n\r\n", 405},
 		{"absolute form", "GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n", 405},
 		{"TRACE", "TRACE / HTTP/1.1\r\nHost: h\r\n\r\n", 405},

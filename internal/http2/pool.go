@@ -26,6 +26,8 @@ var (
 	ErrPoolClosed = errors.New("pool is closed")
 	// ErrOther is a server that has just chosen another protocol.
 	ErrOther = errors.New("backend chose another protocol than HTTP/2")
+	// ErrNoSettings is a server that accepts a connection and then does not begin to speak HTTP/2.
+	ErrNoSettings = errors.New("waiting for SETTINGS")
 )
 
 // Pool keeps connections to one server. It lives as long as the process knows the server.
@@ -195,7 +197,7 @@ func (p *Pool) dial(ctx context.Context, by conn.Dialing) (*ClientConn, conn.Dia
 	}
 	if err != nil {
 		c.Close()
-		return nil, d, fmt.Errorf("%w: waiting for SETTINGS: %w", conn.ErrConnect, err)
+		return nil, d, fmt.Errorf("%w: %w: %w", conn.ErrConnect, ErrNoSettings, err)
 	}
 	return c, d, nil
 }

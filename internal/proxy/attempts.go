@@ -22,7 +22,7 @@ type attempts struct {
 	dispatch time.Time // of the first attempt
 	attempt  time.Time // of this one
 
-	callLimit time.Duration // what the client of a gRPC call allows, from the dispatch; 0 no limit
+	callLimit time.Duration // what the client of a gRPC call allows, from the dispatch, before that from its head; 0 no limit
 }
 
 // begin starts the clock of an attempt.
@@ -30,6 +30,9 @@ func (a *attempts) begin() {
 	a.attempt = time.Now()
 	if a.dispatch.IsZero() {
 		a.dispatch = a.attempt
+		if a.callLimit > 0 { // what was waited for until here is part of it
+			a.callLimit = max(a.callLimit-a.attempt.Sub(a.x.Record.Start), 1)
+		}
 	}
 }
 
@@ -68,7 +71,7 @@ func (a *attempts) failedDial(err error) (verdict, *exchange.Error) {
 	} else {
 		a.lease.Done(service.Unused)
 	}
-	if blamed || errors.Is(err, service.ErrPoolFull) {
+	if blamed || errors.Is(err, service.ErrPoolFull) || errors.Is(err, service.ErrNotSpoken) {
 		return elsewhere, e
 	}
 	return failed, e
@@ -99,7 +102,7 @@ func (a *attempts) dialError(err error) (e *exchange.Error, blamed bool) {
 	case errors.Is(err, conn.ErrTLS):
 		e.Code = exchange.CodeTLSFailed
 	}
-	return e, true
+	return e, !errors.Is(err, service.ErrNotSpoken) // or anybody could have backends passed over by calling them
 }
 
 // dispatchLimit is the limit that ends the wait for a response head.

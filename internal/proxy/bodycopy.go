@@ -33,17 +33,32 @@ func newBodyCopy(to service.Upstream) *bodyCopy {
 // keep takes bytes in, or the end of the body if there are none.
 func (c *bodyCopy) keep(p []byte) {
 	c.ended = c.ended || p == nil
-	if c.gone = c.gone || c.dropped.Load() || len(c.bytes)+len(p) > maxBodyCopy; c.gone {
-		c.bytes = nil
-		return
+	if c.forget(len(c.bytes)+len(p) > maxBodyCopy); !c.gone {
+		c.bytes = append(c.bytes, p...)
 	}
-	c.bytes = append(c.bytes, p...)
+}
+
+// forget gives the copy up if there is a reason, or nobody needs it. The lock is held.
+func (c *bodyCopy) forget(reason bool) {
+	if c.gone = c.gone || reason || c.dropped.Load(); c.gone {
+		c.bytes = nil
+	}
+}
+
+// drop gives the copy up, since the backend has begun: answers may last for hours. It does not wait for who sends.
+func (c *bodyCopy) drop() {
+	c.dropped.Store(true)
+	if c.mu.TryLock() {
+		c.forget(false)
+		c.mu.Unlock()
+	}
 }
 
 // pass is forward.pass. What it was given is sent when it returns true, be it by resume.
 func (c *bodyCopy) pass(f *forward, p []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.forget(false)
 	c.keep(p)
 	if c.to != nil {
 		if f.passTo(c.to, p) {

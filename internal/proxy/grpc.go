@@ -30,7 +30,7 @@ func (f *forward) takeCall() error {
 			e.Err = errBadTimeout
 			return e
 		}
-		if f.callLimit = d - time.Since(f.x.Record.Start); f.callLimit <= 0 {
+		if f.callLimit = d; d <= time.Since(f.x.Record.Start) {
 			return callEnded(errCallEnded)
 		}
 	}

@@ -2,23 +2,22 @@ package proxy_test
 
 import (
 	"crypto/tls"
-	"encoding/pem"
 	"io"
 	"log/slog"
 	"math"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/service"
 )
 
 var timeoutForm = regexp.MustCompile(`^[0-9]{1,8}[HMSmun]$`)
@@ -149,10 +148,7 @@ func TestCallsGoOverHTTP2(t *testing.T) {
 		return s.URL
 	}
 	clear := foreignH2C(t, says)
-	roots := filepath.Join(t.TempDir(), "roots.pem")
-	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverPEM.Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	roots := caFile(t)
 	both := config.HTTP1 | config.HTTP2
 	for _, tc := range []struct {
 		name, url   string
@@ -193,5 +189,101 @@ func TestCallsGoOverHTTP2(t *testing.T) {
 				t.Errorf("%d of the calls are recorded as refused for TLS, want %d", refused, want)
 			}
 		})
+	}
+}
+
+// A backend that speaks HTTP/1.1 alone is not passed over because somebody has called it: anybody can.
+func TestCallsDoNotSpoilBackends(t *testing.T) {
+	plain := func() string {
+		return newBackend(t, func(p *peer) { p.sendAny("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }).addr
+	}
+	silent := newBackend(t, func(p *peer) { p.gone(patience) })
+	secure := backendOn(t, &tls.Config{Certificates: serverTLS.Certificates, NextProtos: []string{"http/1.1"}}, func(p *peer) { _, _ = p.closed(patience) })
+	roots := caFile(t)
+	for _, tc := range []struct {
+		name     string
+		backends []string
+		alpn     config.Protocols
+	}{
+		{"http", []string{plain(), plain()}, 0},
+		{"http that waits", []string{silent.addr}, 0},
+		{"https", []string{"https://" + secure.addr}, config.HTTP1},
+		{"https with a choice", []string{"https://" + secure.addr}, config.HTTP1 | config.HTTP2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newGateway(t, plainMode, options{service: func(l *config.LoadBalancer) {
+				l.Transport.CAFile, l.Transport.ALPN, l.Transport.ConnectTimeout = roots, tc.alpn, 300*time.Millisecond
+			}}, tc.backends...)
+			if a := g.ask(t, call()); a.status() != "200" || a.header.Get("Grpc-Status") != "14" {
+				t.Errorf("answer %+v", a)
+			}
+			if r := g.record(0); len(r.Attempts) != len(tc.backends) {
+				t.Errorf("attempts %+v", r.Attempts)
+			}
+			for _, s := range g.lb.AppendStats(nil) {
+				if s.Refused != 0 || s.Skipped {
+					t.Errorf("the backend is blamed: %+v", s)
+				}
+			}
+		})
+	}
+	t.Run("that is not there", func(t *testing.T) {
+		b := newBackend(t, replies(ok))
+		_ = b.l.Close()
+		g := newGateway(t, plainMode, options{}, b.addr)
+		g.ask(t, call())
+		if s := g.lb.AppendStats(nil)[0]; s.Refused != 1 || !s.Skipped {
+			t.Errorf("the backend is not blamed: %+v", s)
+		}
+	})
+}
+
+// The wait for a connection that another call opens is part of the time that a call has.
+func TestCallDeadlineHoldsForSharedDials(t *testing.T) {
+	const opening, limit = 900 * time.Millisecond, time.Second
+	b := newBackend(t, func(p *peer) {
+		p.quietly(opening)
+		p.sendAny("\x00\x00\x00\x04\x00\x00\x00\x00\x00") // SETTINGS without any
+		_, _ = p.closed(patience)
+	})
+	g := newGateway(t, plainMode, options{}, b.addr)
+	var calls sync.WaitGroup
+	for range 2 {
+		calls.Go(func() {
+			begun := time.Now()
+			a := g.ask(t, call("grpc-timeout: 1S"))
+			if took := time.Since(begun); took < limit || took > limit+opening*2/3 || a.header.Get("Grpc-Status") != "4" {
+				t.Errorf("took %v: %+v", took, a)
+			}
+		})
+	}
+	calls.Wait()
+	if n := b.opened(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// parking is backends of which one has to be woken first.
+type parking struct {
+	proxy.Backends
+	wait time.Duration
+}
+
+func (p parking) Pick(x *exchange.Exchange, tried *service.Tried) (service.Lease, error) {
+	<-time.After(p.wait)
+	return p.Backends.Pick(x, tried)
+}
+
+// So is the wait for a backend that has to be woken.
+func TestCallDeadlineHoldsForParking(t *testing.T) {
+	const parked, limit = 900 * time.Millisecond, time.Second
+	g := newGateway(t, plainMode, options{}, foreignH2C(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	for wait, most := range map[time.Duration]time.Duration{parked: limit + parked*2/3, 2 * parked: 2*parked + parked*2/3} {
+		g.next = proxy.New(parking{g.lb, wait})
+		begun := time.Now()
+		a := g.ask(t, call("grpc-timeout: 1S"))
+		if took := time.Since(begun); took < limit || took > most || a.header.Get("Grpc-Status") != "4" {
+			t.Errorf("parked for %v it took %v: %+v", wait, took, a)
+		}
 	}
 }

@@ -186,7 +186,7 @@ func (f *forward) try(fresh bool) (exchange.Head, verdict, error) {
 		v, e := f.failedDial(err)
 		return exchange.Head{}, v, e
 	}
-	if !up.Reused() { // dialing took its time
+	if !up.Reused() || up.HTTP2() { // dialing took its time, or the wait for who dialed
 		spent = time.Since(f.dispatch)
 	}
 	f.up = up

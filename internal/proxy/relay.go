@@ -25,7 +25,7 @@ func (f *forward) relay(head exchange.Head) error {
 	}
 	f.pump.answered.Store(true)
 	if f.pump.copy != nil {
-		f.pump.copy.dropped.Store(true)
+		f.pump.copy.drop()
 	}
 	if !f.up.Done() {
 		x.Guard.Extend(f.policy.StreamIdleTimeout)

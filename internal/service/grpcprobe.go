@@ -22,6 +22,9 @@ const serving = 1
 // maxHealthAnswer bounds the message that a health service answers with.
 const maxHealthAnswer = 1 << 10
 
+// maxTold bounds each of the texts of a backend's that are logged, in bytes.
+const maxTold = 200
+
 var (
 	errNotServing   = errors.New("health check answered")
 	errHealthAnswer = errors.New("health check answered with something other than a gRPC message")
@@ -62,7 +65,7 @@ func (p *probe) call(ctx context.Context) error {
 		status, message = res.Header.Get("Grpc-Status"), res.Header.Get("Grpc-Message")
 	}
 	if status != "0" {
-		return fmt.Errorf("%w with grpc-status %q: %q", errNotServing, status, message)
+		return fmt.Errorf("%w with grpc-status %q: %q", errNotServing, told(status), told(message))
 	}
 	said, err := healthAnswer(body)
 	switch {
@@ -75,6 +78,9 @@ func (p *probe) call(ctx context.Context) error {
 	}
 	return fmt.Errorf("%w %d", errNotServing, said)
 }
+
+// told is the beginning of a backend's text.
+func told(text string) string { return text[:min(len(text), maxTold)] }
 
 // healthRequest is a HealthCheckRequest with the length that gRPC puts before each message.
 func healthRequest(name string) []byte {

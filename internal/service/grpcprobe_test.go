@@ -125,7 +125,11 @@ func TestGRPCProbeOddServers(t *testing.T) {
 		"an error status": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "status 503"},
 		"no status":       {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(serving) }, `grpc-status \"\"`},
 		"no message":      {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Grpc-Status", "0") }, "other than a gRPC message"},
-		"endless":         {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) }, `grpc-status \"\"`},
+		"a long story": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Grpc-Status", "2"+strings.Repeat("0", 10000))
+			w.Header().Set("Grpc-Message", strings.Repeat("x", 10000))
+		}, "xxx"},
+		"endless": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) }, `grpc-status \"\"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewUnstartedServer(c.serve)
@@ -133,7 +137,7 @@ func TestGRPCProbeOddServers(t *testing.T) {
 			s.Config.Protocols.SetUnencryptedHTTP2(true)
 			s.Start()
 			defer s.Close()
-			if line := check(t, grpcCheck(t, s.URL+"/base", "")); !strings.Contains(line, c.want) {
+			if line := check(t, grpcCheck(t, s.URL+"/base", "")); !strings.Contains(line, c.want) || len(line) > 1<<10 {
 				t.Errorf("logged %s", line)
 			}
 		})

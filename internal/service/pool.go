@@ -55,6 +55,10 @@ var (
 // ErrPoolFull is a backend to which no further connection or stream may be opened.
 var ErrPoolFull = errors.New("connections to the backend are exhausted")
 
+// ErrNotSpoken is a backend that does not speak HTTP/2 where nothing but a gRPC call asks for that. Whatever else is sent to
+// it may go well.
+var ErrNotSpoken = errors.New("backend did not begin with HTTP/2")
+
 // Pool is the connections to one backend, of the protocols that are spoken with it. It lives as long as the process knows
 // the backend.
 type Pool struct {
@@ -122,6 +126,9 @@ func (p *Pool) GetCall(by http1.Dialing, fresh bool) (Upstream, error) {
 	}
 	if errors.Is(err, http2.ErrOther) && !errors.Is(err, conn.ErrTLS) {
 		err = fmt.Errorf("%w: %w", conn.ErrTLS, err)
+	}
+	if !p.alone && (errors.Is(err, conn.ErrTLS) || errors.Is(err, http2.ErrNoSettings)) {
+		err = fmt.Errorf("%w: %w", ErrNotSpoken, err)
 	}
 	return nil, poolError(err)
 }
