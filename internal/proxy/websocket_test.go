@@ -182,6 +182,36 @@ func TestSessionBounds(t *testing.T) {
 	}
 }
 
+// A client that takes nothing cannot keep a session beyond its bounds.
+func TestSessionStalled(t *testing.T) {
+	b := newBackend(t, func(p *peer) {
+		p.upgraded()
+		p.send(switched)
+		for chunk := strings.Repeat("x", 1<<20); ; {
+			if _, err := p.Write([]byte(chunk)); err != nil {
+				return
+			}
+		}
+	})
+	for limit, bounds := range map[string]config.WebSocket{
+		"websocket.idle_timeout": {IdleTimeout: 300 * time.Millisecond},
+		"websocket.lifetime":     {Lifetime: 600 * time.Millisecond},
+	} {
+		t.Run(limit, func(t *testing.T) {
+			inModes(t, func(t *testing.T, m mode) {
+				g := newGateway(t, m, bounded(bounds), b.addr)
+				c := g.dial(t)
+				c.send(handshake)
+				c.expect(relayed)
+				if r := g.record(0); r.Outcome != exchange.OutcomeTimeout || r.Limit != limit {
+					t.Errorf("%v for %q", r.Outcome, r.Limit)
+				}
+				_ = c.Close()
+			})
+		})
+	}
+}
+
 // Each byte restarts the idle bound, whichever side sends it; the lifetime is restarted by nothing.
 func TestSessionMoves(t *testing.T) {
 	b := newBackend(t, func(p *peer) {
