@@ -86,6 +86,7 @@ func TestChannelFaults(t *testing.T) {
 		code uint16 // 0: closed without one
 	}{
 		{"too long", frame(0x81, "a:"+strings.Repeat("x", 64<<10)), 1009},
+		{"much too long", frame(0x81, "a:"+strings.Repeat("x", 700<<10)), 1009},
 		{"no UTF-8", frame(0x81, "a:\xff"), 1007},
 		{"not masked", []byte{0x81, 5, '_', 'p', 'i', 'n', 'g'}, 0},
 		{"unknown opcode", frame(0x83, "_ping"), 1002},

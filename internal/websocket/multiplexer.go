@@ -52,7 +52,7 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 		return err
 	}
 	x.Upgraded()
-	code := m.session(ws, l)
+	code, fault := m.session(ws, l)
 	cause := x.Guard.Disarm()
 	if Ours(cause) {
 		code = GoingAway
@@ -60,47 +60,50 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 	x.Record.BytesIn += l.in.Load()
 	x.Record.BytesOut += l.out.Load()
 	m.bounds.Record(&x.Record, cause, time.Since(since))
-	if code != 0 && l.sent.Between() {
+	switch {
+	case code != 0 && l.sent.Between():
 		Dismiss(l.Conn, code)
+	case fault && l.sent.ended(): // the library has told the client
+		linger(l.Conn)
 	}
 	_ = l.Conn.Close()
 	return nil
 }
 
 // session reads what the client says, while another goroutine sends what others say, until either cannot. It returns the
-// code that the client is still to be told; 0 none.
-func (m *Multiplexer) session(ws *wslib.Conn, l *leg) (code uint16) {
+// code that the client is still to be told, 0 none, and whether it ended otherwise than by the client's close frame.
+func (m *Multiplexer) session(ws *wslib.Conn, l *leg) (code uint16, fault bool) {
 	ws.SetReadLimit(maxMessage)
 	c := m.hub.join(m.service)
 	over := make(chan struct{})
 	var sending sync.WaitGroup
 	sending.Go(func() { c.send(ws, over) })
-	code = c.receive(ws)
+	code, fault = c.receive(ws)
 	c.leave()
 	close(over)
 	l.Interrupt() // a message that is being sent to who takes none
 	sending.Wait()
 	_ = ws.CloseNow()
-	return code
+	return code, fault
 }
 
 // receive carries out messages until the session ends, and returns what session does. The reply comes before the next
 // message is read.
-func (c *client) receive(ws *wslib.Conn) (code uint16) {
+func (c *client) receive(ws *wslib.Conn) (code uint16, fault bool) {
 	for {
 		kind, message, err := ws.Read(context.Background())
 		if err != nil {
-			return 0
+			return 0, wslib.CloseStatus(err) == -1
 		}
 		reply := "_error:invalid message format"
 		if kind == wslib.MessageText {
 			if !utf8.Valid(message) { // passed on it would end the sessions of others
-				return notText
+				return notText, true
 			}
 			reply = c.command(message)
 		}
 		if reply != "" && write(ws, []byte(reply)) != nil {
-			return 0
+			return 0, true
 		}
 	}
 }
