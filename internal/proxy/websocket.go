@@ -51,6 +51,7 @@ func (f *forward) accepted(head exchange.Head) error {
 	case head.Status != 101:
 		return nil
 	}
+	f.x.Response.Fields.StripHopByHop() // what it names would not reach the client
 	err := websocket.Verify(f.key, &f.x.Request.Fields, &f.x.Response.Fields)
 	if !exchange.EqualFold(head.Upgrade, "websocket") {
 		err = errors.New("101 for another protocol")

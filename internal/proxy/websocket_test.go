@@ -28,6 +28,8 @@ func TestHandshakeRefused(t *testing.T) {
 		{"no Connection", spoil("Connection: keep-alive, Upgrade", "X: y"), "400"},
 		{"no option", spoil("keep-alive, Upgrade", "keep-alive"), "400"},
 		{"no key", spoil(key, ""), "400"},
+		{"key of the connection", spoil("keep-alive, Upgrade", "Upgrade, sec-websocket-KEY"), "400"},
+		{"version of the connection", spoil("keep-alive, Upgrade", "Upgrade\r\nConnection: Sec-WebSocket-Version"), "400"},
 		{"two keys", spoil(key, key+key), "400"},
 		{"short key", spoil("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ=="), "400"},
 		{"no version", spoil("Sec-WebSocket-Version: 13\r\n", ""), "400"},
@@ -91,12 +93,13 @@ func TestHandshakeForms(t *testing.T) {
 // A 101 that does not answer the handshake is a broken response, and the client never sees one.
 func TestHandshakeNotAccepted(t *testing.T) {
 	for name, answer := range map[string]string{
-		"no accept":            strings.Replace(switched, "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n", "", 1),
-		"accept of another":    strings.Replace(switched, "s3pP", "s3pQ", 1),
-		"subprotocol":          strings.Replace(switched, "\r\n\r\n", "\r\nSec-WebSocket-Protocol: other\r\n\r\n", 1),
-		"protocol":             strings.Replace(switched, "Upgrade: websocket", "Upgrade: h2c", 1),
-		"protocol in a second": strings.Replace(switched, "Upgrade: websocket", "Upgrade: websocket\r\nUpgrade: h2c", 1),
-		"no protocol":          strings.Replace(switched, "Upgrade: websocket\r\n", "", 1),
+		"no accept":                strings.Replace(switched, "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n", "", 1),
+		"accept of the connection": strings.Replace(switched, "Connection: Upgrade", "Connection: Upgrade, sec-websocket-accept", 1),
+		"accept of another":        strings.Replace(switched, "s3pP", "s3pQ", 1),
+		"subprotocol":              strings.Replace(switched, "\r\n\r\n", "\r\nSec-WebSocket-Protocol: other\r\n\r\n", 1),
+		"protocol":                 strings.Replace(switched, "Upgrade: websocket", "Upgrade: h2c", 1),
+		"protocol in a second":     strings.Replace(switched, "Upgrade: websocket", "Upgrade: websocket\r\nUpgrade: h2c", 1),
+		"no protocol":              strings.Replace(switched, "Upgrade: websocket\r\n", "", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, func(p *peer) {
