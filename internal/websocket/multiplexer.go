@@ -3,6 +3,7 @@ package websocket
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -39,14 +40,18 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 		return m.next.Serve(x)
 	}
 	x.Record.Service = m.service
+	origin, origins := only(&x.Request.Fields, "origin") // as the client says it: Check drops what Connection names
 	key, err := Check(x)
 	if err != nil {
 		return err
 	}
+	if origins > 1 || origins == 1 && len(origin) == 0 {
+		return foreign(errors.New("Origin is empty or comes more than once"))
+	}
 	l := &leg{x: x, idle: m.bounds.Idle}
 	x.Guard.ArmWithin(l, m.bounds.Idle, m.bounds.Lifetime)
 	since := time.Now()
-	ws, err := l.accept(key)
+	ws, err := l.accept(key, origin)
 	if err != nil {
 		x.Guard.Disarm()
 		return err
@@ -147,7 +152,7 @@ type leg struct {
 
 // accept answers the handshake. The library is told of it as if it had come over HTTP/1.1. Browsers are accepted only from
 // pages of the same host: the gateway is the server here, and nobody behind it could look at Origin.
-func (l *leg) accept(key []byte) (*wslib.Conn, error) {
+func (l *leg) accept(key, origin []byte) (*wslib.Conn, error) {
 	r := &l.x.Request
 	if key == nil {
 		key = AppendKey(nil)
@@ -159,7 +164,7 @@ func (l *leg) accept(key []byte) (*wslib.Conn, error) {
 			"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {Version}, "Sec-Websocket-Key": {string(key)},
 		},
 	}
-	if origin, ok := r.Fields.First("origin"); ok {
+	if origin != nil {
 		req.Header.Set("Origin", string(origin))
 	}
 	ws, err := wslib.Accept(l, req, &wslib.AcceptOptions{CompressionMode: wslib.CompressionDisabled})
@@ -169,11 +174,16 @@ func (l *leg) accept(key []byte) (*wslib.Conn, error) {
 	case l.err != nil:
 		return nil, l.err
 	case l.status == http.StatusForbidden:
-		e := exchange.Reject(403, exchange.CodeOrigin, "Origin not allowed")
-		e.Err = err
-		return nil, e
+		return nil, foreign(err)
 	}
 	return nil, err
+}
+
+// foreign is the refusal of a page of another host.
+func foreign(err error) error {
+	e := exchange.Reject(403, exchange.CodeOrigin, "Origin not allowed")
+	e.Err = err
+	return e
 }
 
 // Header is the fields of the answer.
