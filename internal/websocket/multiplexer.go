@@ -50,10 +50,10 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 	}
 	l := &leg{x: x, idle: m.bounds.Idle}
 	x.Guard.ArmWithin(l, m.bounds.Idle, m.bounds.Lifetime)
+	defer x.Guard.Disarm()
 	since := time.Now()
 	ws, err := l.accept(key, origin)
 	if err != nil {
-		x.Guard.Disarm()
 		return err
 	}
 	x.Upgraded()
