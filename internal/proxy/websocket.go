@@ -89,7 +89,11 @@ func (f *forward) session(head exchange.Head) error {
 	since := time.Now()
 	f.guard(conn.Ends{down, up}, bounds)
 	var frames websocket.Frames
-	pace := conn.Pace{Guard: x.Guard, Idle: bounds.Idle, HalfClosed: sessionHalfClosed, ToA: frames.Feed}
+	half := sessionHalfClosed
+	if bounds.Idle > 0 {
+		half = min(half, bounds.Idle)
+	}
+	pace := conn.Pace{Guard: x.Guard, Idle: bounds.Idle, HalfClosed: half, ToA: frames.Feed}
 	done := conn.Relay(down, up, pace)
 	cause := x.Guard.Disarm()
 	x.Record.BytesIn += done.AtoB

@@ -185,6 +185,31 @@ func TestSessionBounds(t *testing.T) {
 	}
 }
 
+// A shorter idle bound holds also when one side has ended.
+func TestSessionHalfClosedIdle(t *testing.T) {
+	over := make(chan struct{})
+	b := newBackend(t, func(p *peer) {
+		p.upgraded()
+		p.send(switched)
+		if _, err := p.closed(patience); err != nil {
+			p.fail("%v", err)
+		}
+		<-over // without an end of its own
+	})
+	t.Cleanup(func() { close(over) })
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 300 * time.Millisecond}), b.addr)
+		c := g.dial(t)
+		c.send(handshake)
+		c.expect(relayed)
+		c.fin()
+		if rest, err := c.closed(patience); rest != goingAway || err != nil {
+			t.Errorf("%q, %v", rest, err)
+		}
+		g.ended(0, exchange.OutcomeTimeout, exchange.CodeIdle, "websocket.idle_timeout")
+	})
+}
+
 // A client that takes nothing cannot keep a session beyond its bounds.
 func TestSessionStalled(t *testing.T) {
 	b := newBackend(t, func(p *peer) {

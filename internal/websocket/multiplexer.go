@@ -49,9 +49,9 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 		return foreign(errors.New("Origin is empty or comes more than once"))
 	}
 	l := &leg{x: x, idle: m.bounds.Idle}
+	since := time.Now() // not behind the start of the lifetime
 	x.Guard.ArmWithin(l, m.bounds.Idle, m.bounds.Lifetime)
 	defer x.Guard.Disarm()
-	since := time.Now()
 	ws, err := l.accept(key, origin)
 	if err != nil {
 		return err
