@@ -46,7 +46,7 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 		return err
 	}
 	if origins > 1 || origins == 1 && len(origin) == 0 {
-		return foreign(errors.New("Origin is empty or comes more than once"))
+		return foreign(errors.New("more than one Origin, or an empty one"))
 	}
 	l := &leg{x: x, idle: m.bounds.Idle}
 	since := time.Now() // not behind the start of the lifetime
