@@ -86,6 +86,7 @@ func TestChannelFaults(t *testing.T) {
 		code uint16 // 0: closed without one
 	}{
 		{"too long", frame(0x81, "a:"+strings.Repeat("x", 64<<10)), 1009},
+		{"much too long", frame(0x81, "a:"+strings.Repeat("x", 700<<10)), 1009},
 		{"no UTF-8", frame(0x81, "a:\xff"), 1007},
 		{"not masked", []byte{0x81, 5, '_', 'p', 'i', 'n', 'g'}, 0},
 		{"unknown opcode", frame(0x83, "_ping"), 1002},
@@ -148,13 +149,25 @@ func TestChannelsRefuse(t *testing.T) {
 		t.Errorf("%s %v %s", resp.Status, resp.Header, body)
 	}
 	for _, k := range carriers {
-		_, resp := k.open(t, g, "/", "Origin: https://evil.test")
-		if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 403 || !strings.Contains(string(body), "origin_not_allowed") {
-			t.Errorf("%s: %s %s", k.name, resp.Status, body)
-		}
 		host := "x"
 		if k.name == "h2" {
 			host = g.Addr("tls")
+		}
+		rows := [][]string{
+			{"Origin: https://evil.test"}, {"Origin: null"}, {"Origin: "}, {"Origin: https://" + host, "Origin: https://evil.test"},
+		}
+		if k.name != "h2" {
+			rows = append(rows, []string{"Origin: https://evil.test", "Connection: origin"})
+		}
+		for _, fields := range rows {
+			_, resp := k.open(t, g, "/", fields...)
+			if resp.StatusCode == k.switched() {
+				t.Errorf("%s: %q is let in", k.name, fields)
+				continue
+			}
+			if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 403 || !strings.Contains(string(body), "origin_not_allowed") {
+				t.Errorf("%s: %q: %s %s", k.name, fields, resp.Status, body)
+			}
 		}
 		k.accepted(t, g, "/", "Origin: https://"+host).close()
 	}

@@ -3,13 +3,16 @@ package app_test
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha1"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -440,6 +443,32 @@ func TestSessionLifetime(t *testing.T) {
 		if line := g.Lines.Next(t); line.Text("outcome") != "timeout" || line.Text("limit") != "websocket.lifetime" || line.Text("error_code") != "stream_total_timeout" {
 			t.Errorf("%v", line)
 		}
+	})
+}
+
+// A client that takes nothing of a backend that always has more is held to the bounds, too.
+func TestSessionStalled(t *testing.T) {
+	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		_, err = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "+
+			base64.StdEncoding.EncodeToString(sum[:])+"\r\n\r\n")
+		for chunk := make([]byte, 1<<20); err == nil; {
+			_, err = c.Write(chunk)
+		}
+	}))
+	t.Cleanup(b.Close)
+	overCarriers(t, func(t *testing.T) string { return both(t, echo(b.URL, "  lifetime = \"400ms\"")) }, func(t *testing.T, g *gatewaytest.Gateway, c carrier) {
+		s := c.accepted(t, g, "/upgrade")
+		if line := g.Lines.Next(t); line.Text("outcome") != "timeout" || line.Text("limit") != "websocket.lifetime" {
+			t.Errorf("%v", line)
+		}
+		s.close()
 	})
 }
 

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// ends are connections that are interrupted together.
-type ends []Conn
+// Ends are connections that are interrupted together.
+type Ends []Conn
 
 // Interrupt ends what any of them waits for.
-func (e ends) Interrupt() {
+func (e Ends) Interrupt() {
 	for _, c := range e {
 		InterrupterOf(c).Interrupt()
 	}
@@ -19,7 +19,7 @@ func (e ends) Interrupt() {
 // the other has ended: a failure is passed on as one, since what has come must not be taken for the whole. The cause is why the
 // guard rang. gone tells that the exchange of the relay is over already. Closing both is the caller's.
 func Join(a, b Conn, p Pace, gone bool) (Relayed, Cause) {
-	p.Guard.Arm(ends{a, b}, p.Idle)
+	p.Guard.Arm(Ends{a, b}, p.Idle)
 	if gone {
 		p.Guard.Ring(CauseDeparted)
 	}
@@ -49,7 +49,7 @@ func survive(c Conn, whole bool, p Pace) {
 	if c.SetDeadline(time.Time{}) != nil {
 		return // closed
 	}
-	p.Guard.Arm(ends{c}, p.HalfClosed)
+	p.Guard.Arm(Ends{c}, p.HalfClosed)
 	_, _ = io.Copy(io.Discard, c)
 	p.Guard.Disarm()
 }

@@ -11,8 +11,8 @@ var relayBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return
 
 // Pace bounds how long a relay may move nothing. The zero value bounds nothing.
 type Pace struct {
-	// Guard is armed by the owner of the relay, with a target that interrupts at least one of the connections. The relay
-	// moves its deadline, and its clock looks for resets; nil with zero bounds only.
+	// Guard is armed by the owner of the relay, with a target that interrupts both connections: what one does not take, the
+	// other is not asked for. The relay moves its deadline, and its clock looks for resets; nil with zero bounds only.
 	Guard *Alarm
 	// Idle is for both directions together; 0 is no bound.
 	Idle time.Duration

@@ -51,6 +51,7 @@ func (f *forward) accepted(head exchange.Head) error {
 	case head.Status != 101:
 		return nil
 	}
+	f.x.Response.Fields.StripHopByHop() // what it names would not reach the client
 	err := websocket.Verify(f.key, &f.x.Request.Fields, &f.x.Response.Fields)
 	if !exchange.EqualFold(head.Upgrade, "websocket") {
 		err = errors.New("101 for another protocol")
@@ -71,9 +72,8 @@ func (f *forward) session(head exchange.Head) error {
 	} else {
 		x.Response.Upgrade = head.Upgrade
 	}
-	x.Guard.Limit(bounds.Lifetime)
-	x.Guard.Extend(bounds.Idle)
-	since := time.Now()
+	x.Guard.Limit(0) // the limits of the request are over
+	x.Guard.Extend(0)
 	if err := x.Send(nil, x.Response.Status == 101); err != nil {
 		f.sinkFailed = true
 		return f.end(err)
@@ -85,9 +85,16 @@ func (f *forward) session(head exchange.Head) error {
 	}
 	x.Upgraded()
 	f.out = nil // nothing is kept for a session that needs nothing
+	up := f.up.Takeover()
+	since := time.Now()
+	f.guard(conn.Ends{down, up}, bounds)
 	var frames websocket.Frames
-	pace := conn.Pace{Guard: x.Guard, Idle: bounds.Idle, HalfClosed: sessionHalfClosed, ToA: frames.Feed}
-	done := conn.Relay(down, f.up.Takeover(), pace)
+	half := sessionHalfClosed
+	if bounds.Idle > 0 {
+		half = min(half, bounds.Idle)
+	}
+	pace := conn.Pace{Guard: x.Guard, Idle: bounds.Idle, HalfClosed: half, ToA: frames.Feed}
+	done := conn.Relay(down, up, pace)
 	cause := x.Guard.Disarm()
 	x.Record.BytesIn += done.AtoB
 	x.Record.BytesOut += done.BtoA
@@ -99,4 +106,17 @@ func (f *forward) session(head exchange.Head) error {
 	f.releaseConn(false)
 	f.lease.Done(service.OK)
 	return nil
+}
+
+// guard has the bounds of a session end both sides from now on: while one takes nothing, nobody waits for the other.
+func (f *forward) guard(both conn.Ends, b websocket.Bounds) {
+	g := f.x.Guard
+	cause := g.Disarm()
+	g.ArmWithin(both, b.Idle, b.Lifetime)
+	if cause == conn.CauseNone && f.x.Gone() {
+		cause = conn.CauseDeparted
+	}
+	if cause != conn.CauseNone { // it came too early to end these; the drain deadline is told again
+		g.Ring(cause)
+	}
 }

@@ -28,6 +28,8 @@ func TestHandshakeRefused(t *testing.T) {
 		{"no Connection", spoil("Connection: keep-alive, Upgrade", "X: y"), "400"},
 		{"no option", spoil("keep-alive, Upgrade", "keep-alive"), "400"},
 		{"no key", spoil(key, ""), "400"},
+		{"key of the connection", spoil("keep-alive, Upgrade", "Upgrade, sec-websocket-KEY"), "400"},
+		{"version of the connection", spoil("keep-alive, Upgrade", "Upgrade\r\nConnection: Sec-WebSocket-Version"), "400"},
 		{"two keys", spoil(key, key+key), "400"},
 		{"short key", spoil("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ=="), "400"},
 		{"no version", spoil("Sec-WebSocket-Version: 13\r\n", ""), "400"},
@@ -91,12 +93,13 @@ func TestHandshakeForms(t *testing.T) {
 // A 101 that does not answer the handshake is a broken response, and the client never sees one.
 func TestHandshakeNotAccepted(t *testing.T) {
 	for name, answer := range map[string]string{
-		"no accept":            strings.Replace(switched, "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n", "", 1),
-		"accept of another":    strings.Replace(switched, "s3pP", "s3pQ", 1),
-		"subprotocol":          strings.Replace(switched, "\r\n\r\n", "\r\nSec-WebSocket-Protocol: other\r\n\r\n", 1),
-		"protocol":             strings.Replace(switched, "Upgrade: websocket", "Upgrade: h2c", 1),
-		"protocol in a second": strings.Replace(switched, "Upgrade: websocket", "Upgrade: websocket\r\nUpgrade: h2c", 1),
-		"no protocol":          strings.Replace(switched, "Upgrade: websocket\r\n", "", 1),
+		"no accept":                strings.Replace(switched, "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n", "", 1),
+		"accept of the connection": strings.Replace(switched, "Connection: Upgrade", "Connection: Upgrade, sec-websocket-accept", 1),
+		"accept of another":        strings.Replace(switched, "s3pP", "s3pQ", 1),
+		"subprotocol":              strings.Replace(switched, "\r\n\r\n", "\r\nSec-WebSocket-Protocol: other\r\n\r\n", 1),
+		"protocol":                 strings.Replace(switched, "Upgrade: websocket", "Upgrade: h2c", 1),
+		"protocol in a second":     strings.Replace(switched, "Upgrade: websocket", "Upgrade: websocket\r\nUpgrade: h2c", 1),
+		"no protocol":              strings.Replace(switched, "Upgrade: websocket\r\n", "", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, func(p *peer) {
@@ -177,6 +180,61 @@ func TestSessionBounds(t *testing.T) {
 					t.Errorf("upgraded %t, %d bytes out", r.Upgraded, r.BytesOut)
 				}
 				g.settled()
+			})
+		})
+	}
+}
+
+// A shorter idle bound holds also when one side has ended.
+func TestSessionHalfClosedIdle(t *testing.T) {
+	over := make(chan struct{})
+	b := newBackend(t, func(p *peer) {
+		p.upgraded()
+		p.send(switched)
+		if _, err := p.closed(patience); err != nil {
+			p.fail("%v", err)
+		}
+		<-over // without an end of its own
+	})
+	t.Cleanup(func() { close(over) })
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 300 * time.Millisecond}), b.addr)
+		c := g.dial(t)
+		c.send(handshake)
+		c.expect(relayed)
+		c.fin()
+		if rest, err := c.closed(patience); rest != goingAway || err != nil {
+			t.Errorf("%q, %v", rest, err)
+		}
+		g.ended(0, exchange.OutcomeTimeout, exchange.CodeIdle, "websocket.idle_timeout")
+	})
+}
+
+// A client that takes nothing cannot keep a session beyond its bounds.
+func TestSessionStalled(t *testing.T) {
+	b := newBackend(t, func(p *peer) {
+		p.upgraded()
+		p.send(switched)
+		for chunk := strings.Repeat("x", 1<<20); ; {
+			if _, err := p.Write([]byte(chunk)); err != nil {
+				return
+			}
+		}
+	})
+	for limit, bounds := range map[string]config.WebSocket{
+		"websocket.idle_timeout": {IdleTimeout: 300 * time.Millisecond},
+		"websocket.lifetime":     {Lifetime: 600 * time.Millisecond},
+	} {
+		t.Run(limit, func(t *testing.T) {
+			inModes(t, func(t *testing.T, m mode) {
+				g := newGateway(t, m, bounded(bounds), b.addr)
+				c := g.dial(t)
+				c.send(handshake)
+				c.expect(relayed)
+				if r := g.record(0); r.Outcome != exchange.OutcomeTimeout || r.Limit != limit {
+					t.Errorf("%v for %q", r.Outcome, r.Limit)
+				}
+				_ = c.Close()
 			})
 		})
 	}

@@ -64,5 +64,8 @@ func (f *Frames) begin() {
 // Between reports whether a frame of one's own may be sent now: the last one is complete and was not a close frame.
 func (f *Frames) Between() bool { return !f.lost && !f.closed && f.have == 0 && f.left == 0 }
 
+// ended reports whether a close frame was the last.
+func (f *Frames) ended() bool { return !f.lost && f.closed && f.have == 0 && f.left == 0 }
+
 // closeFrame is a close frame from a server (RFC 6455 section 5.5.1).
 func closeFrame(code uint16) []byte { return []byte{0x80 | opClose, 2, byte(code >> 8), byte(code)} }

@@ -26,7 +26,8 @@ const (
 
 // Check judges a request that asks for WebSocket (Request.Upgrade is set) before anybody acts on it: RFC 6455 section
 // 4.2.1, and over HTTP/2 RFC 8441 section 5. It returns the client's key, a view, which is nil over HTTP/2; or the
-// refusal: 400, and 426 for another version of the protocol.
+// refusal: 400, and 426 for another version of the protocol. Fields of the connection are gone afterwards: what of the
+// handshake a Connection field names would not reach a backend.
 func Check(x *exchange.Exchange) (key []byte, err error) {
 	r := &x.Request
 	over2 := r.Protocol == exchange.HTTP2
@@ -40,6 +41,7 @@ func Check(x *exchange.Exchange) (key []byte, err error) {
 	case !over2 && r.ContentLength != 0:
 		return nil, invalid("request has a body")
 	}
+	r.Fields.StripHopByHop()
 	version, n := only(&r.Fields, fieldVersion)
 	if n != 1 {
 		return nil, invalid(fmt.Sprintf("Sec-WebSocket-Version comes %d times", n))

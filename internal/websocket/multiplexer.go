@@ -3,6 +3,7 @@ package websocket
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -39,20 +40,24 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 		return m.next.Serve(x)
 	}
 	x.Record.Service = m.service
+	origin, origins := only(&x.Request.Fields, "origin") // as the client says it: Check drops what Connection names
 	key, err := Check(x)
 	if err != nil {
 		return err
 	}
+	if origins > 1 || origins == 1 && len(origin) == 0 {
+		return foreign(errors.New("more than one Origin, or an empty one"))
+	}
 	l := &leg{x: x, idle: m.bounds.Idle}
+	since := time.Now() // not behind the start of the lifetime
 	x.Guard.ArmWithin(l, m.bounds.Idle, m.bounds.Lifetime)
-	since := time.Now()
-	ws, err := l.accept(key)
+	defer x.Guard.Disarm()
+	ws, err := l.accept(key, origin)
 	if err != nil {
-		x.Guard.Disarm()
 		return err
 	}
 	x.Upgraded()
-	code := m.session(ws, l)
+	code, fault := m.session(ws, l)
 	cause := x.Guard.Disarm()
 	if Ours(cause) {
 		code = GoingAway
@@ -60,47 +65,50 @@ func (m *Multiplexer) Serve(x *exchange.Exchange) error {
 	x.Record.BytesIn += l.in.Load()
 	x.Record.BytesOut += l.out.Load()
 	m.bounds.Record(&x.Record, cause, time.Since(since))
-	if code != 0 && l.sent.Between() {
+	switch {
+	case code != 0 && l.sent.Between():
 		Dismiss(l.Conn, code)
+	case fault && l.sent.ended(): // the library has told the client
+		linger(l.Conn)
 	}
 	_ = l.Conn.Close()
 	return nil
 }
 
 // session reads what the client says, while another goroutine sends what others say, until either cannot. It returns the
-// code that the client is still to be told; 0 none.
-func (m *Multiplexer) session(ws *wslib.Conn, l *leg) (code uint16) {
+// code that the client is still to be told, 0 none, and whether it ended otherwise than by the client's close frame.
+func (m *Multiplexer) session(ws *wslib.Conn, l *leg) (code uint16, fault bool) {
 	ws.SetReadLimit(maxMessage)
 	c := m.hub.join(m.service)
 	over := make(chan struct{})
 	var sending sync.WaitGroup
 	sending.Go(func() { c.send(ws, over) })
-	code = c.receive(ws)
+	code, fault = c.receive(ws)
 	c.leave()
 	close(over)
 	l.Interrupt() // a message that is being sent to who takes none
 	sending.Wait()
 	_ = ws.CloseNow()
-	return code
+	return code, fault
 }
 
 // receive carries out messages until the session ends, and returns what session does. The reply comes before the next
 // message is read.
-func (c *client) receive(ws *wslib.Conn) (code uint16) {
+func (c *client) receive(ws *wslib.Conn) (code uint16, fault bool) {
 	for {
 		kind, message, err := ws.Read(context.Background())
 		if err != nil {
-			return 0
+			return 0, wslib.CloseStatus(err) == -1
 		}
 		reply := "_error:invalid message format"
 		if kind == wslib.MessageText {
 			if !utf8.Valid(message) { // passed on it would end the sessions of others
-				return notText
+				return notText, true
 			}
 			reply = c.command(message)
 		}
 		if reply != "" && write(ws, []byte(reply)) != nil {
-			return 0
+			return 0, true
 		}
 	}
 }
@@ -144,7 +152,7 @@ type leg struct {
 
 // accept answers the handshake. The library is told of it as if it had come over HTTP/1.1. Browsers are accepted only from
 // pages of the same host: the gateway is the server here, and nobody behind it could look at Origin.
-func (l *leg) accept(key []byte) (*wslib.Conn, error) {
+func (l *leg) accept(key, origin []byte) (*wslib.Conn, error) {
 	r := &l.x.Request
 	if key == nil {
 		key = AppendKey(nil)
@@ -156,7 +164,7 @@ func (l *leg) accept(key []byte) (*wslib.Conn, error) {
 			"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {Version}, "Sec-Websocket-Key": {string(key)},
 		},
 	}
-	if origin, ok := r.Fields.First("origin"); ok {
+	if origin != nil {
 		req.Header.Set("Origin", string(origin))
 	}
 	ws, err := wslib.Accept(l, req, &wslib.AcceptOptions{CompressionMode: wslib.CompressionDisabled})
@@ -166,11 +174,16 @@ func (l *leg) accept(key []byte) (*wslib.Conn, error) {
 	case l.err != nil:
 		return nil, l.err
 	case l.status == http.StatusForbidden:
-		e := exchange.Reject(403, exchange.CodeOrigin, "Origin not allowed")
-		e.Err = err
-		return nil, e
+		return nil, foreign(err)
 	}
 	return nil, err
+}
+
+// foreign is the refusal of a page of another host.
+func foreign(err error) error {
+	e := exchange.Reject(403, exchange.CodeOrigin, "Origin not allowed")
+	e.Err = err
+	return e
 }
 
 // Header is the fields of the answer.

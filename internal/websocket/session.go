@@ -50,12 +50,21 @@ const (
 )
 
 // Dismiss tells a client that stands between two frames why the gateway ends the session, and gives it a moment to end its
-// side: closing with bytes unread would discard what it is told. Closing the connection is the caller's.
+// side. Closing the connection is the caller's.
 func Dismiss(c conn.Conn, code uint16) {
 	if c.SetDeadline(time.Now().Add(goodbye)) != nil {
 		return
 	}
 	if _, err := c.Write(closeFrame(code)); err != nil {
+		return
+	}
+	linger(c)
+}
+
+// linger gives a client that has been sent a close frame a moment to end its side: closing with bytes unread would discard
+// what it is told. Closing the connection is the caller's.
+func linger(c conn.Conn) {
+	if c.SetDeadline(time.Now().Add(goodbye)) != nil {
 		return
 	}
 	if w, ok := c.(conn.CloseWriter); ok && w.CloseWrite() != nil {
