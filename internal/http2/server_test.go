@@ -502,6 +502,23 @@ func TestEarlyAnswer(t *testing.T) {
 	})
 }
 
+// A small rest of a body may still come behind the answer: the stream is then not reset, since some clients lose an answer
+// that a reset follows. One that does not come is not waited for long.
+func TestEarlyAnswerToSmallBody(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		r := start(t, m, settings(exchange.HandlerFunc(func(x *exchange.Exchange) error { return answer(x, 404, "none") })))
+		f := r.framer(t)
+		f.headers(1, false, []string{"content-length", "2"}, ":method", "POST")
+		f.want("HEADERS 1 404", "DATA 1 none END")
+		f.data(1, false, "a")
+		f.data(1, true, "b")
+		f.headers(3, false, []string{"content-length", "2"}, ":method", "POST")
+		f.want("HEADERS 3 404", "DATA 3 none END", "RST_STREAM 3 NO_ERROR")
+		f.headers(5, false, []string{"content-length", "100000000"}, ":method", "POST")
+		f.want("HEADERS 5 404", "DATA 5 none END", "RST_STREAM 5 NO_ERROR")
+	})
+}
+
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }

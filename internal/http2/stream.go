@@ -61,6 +61,9 @@ func (st *stream) run() {
 	c := st.c
 	sound := st.serve()
 	st.guard.Disarm()
+	if sound {
+		st.linger()
+	}
 	c.leave(st, sound)
 	if sound && st.tunnel == nil { // who still holds the conn of a tunnel finds it closed
 		st.recycle()
@@ -101,6 +104,34 @@ func precheck(r *exchange.Request, connect bool) *exchange.Error {
 		return exchange.Reject(405, exchange.CodeMethodNotAllowed, "CONNECT required")
 	}
 	return nil
+}
+
+// How long, and for how much, the rest of a request body is waited for once the answer is whole.
+const (
+	restTime  = 500 * time.Millisecond
+	restBytes = 64 << 10 // less than any stream's first window: the client need not be told to go on
+)
+
+// linger lets a small rest of the request body come before the stream is ended. A client may have sent it already, and some
+// (curl 7.88 among them) throw an answer away that a reset follows, although RFC 9113 §8.1 tells them not to.
+func (st *stream) linger() {
+	c, b := st.c, &st.body
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !st.ended || st.tunnel != nil || b.declared < 0 || b.declared-b.got > restBytes || st.x.Request.Expect && !b.begun {
+		return
+	}
+	for until := time.Now().Add(restTime); !st.remoteEnded && !st.closed && c.phase != closing && !c.forced.Load(); {
+		left := time.Until(until)
+		if left <= 0 {
+			return
+		}
+		c.mu.Unlock()
+		st.read.Arm((*readSide)(st), left)
+		<-st.readWake
+		st.read.Disarm()
+		c.mu.Lock()
+	}
 }
 
 // leave ends a stream whose exchange is over. On return nothing touches it any more, if the handler was sound.
