@@ -135,6 +135,9 @@ func ask(x *exchange.Exchange, caller string) (Asked, error) {
 	if x.Request.Rewritten {
 		q.Path = string(x.Request.Path)
 	}
+	if x.Request.Upgrade != nil && q.Method == "CONNECT" { // over HTTP/2 (RFC 8441): the actor gets a GET
+		q.Method = "GET"
+	}
 	var lines []string
 	if purpose, to := tunnelled(x.Conn); purpose != "" {
 		at, err := exchange.ParseAuthority([]byte(to))

@@ -298,3 +298,30 @@ func TestCaller(t *testing.T) {
 		}
 	}
 }
+
+// What is decided about is the method that the actor gets: a handshake of WebSocket arrives as GET, however it was spelled.
+func TestUpgradeIsGET(t *testing.T) {
+	rule := func(method string) actor.Access {
+		return actor.Access{Rules: []actor.AccessRule{{Name: "r", Callers: []string{"spiffe://d/a"}, Actors: []string{"*/*"}, Methods: []string{method}}}}
+	}
+	for _, tc := range []struct {
+		method, upgrade, allow string
+		want                   bool
+	}{
+		{"GET", "websocket", "GET", true},
+		{"CONNECT", "websocket", "GET", true}, // RFC 8441
+		{"CONNECT", "websocket", "CONNECT", false},
+		{"POST", "", "GET", false},
+	} {
+		var x exchange.Exchange
+		x.Request.Method, x.Request.Normal = []byte(tc.method), []byte("/")
+		if tc.upgrade != "" {
+			x.Request.Upgrade = []byte(tc.upgrade)
+		}
+		x.Request.Fields.Add(actor.TargetField, a1.String())
+		a := rule(tc.allow)
+		if _, d, err := a.Judge(&x, "spiffe://d/a"); d.Allowed != tc.want || (err == nil) != tc.want {
+			t.Errorf("%+v: %+v %v", tc, d, err)
+		}
+	}
+}
