@@ -325,3 +325,14 @@ func TestUpgradeIsGET(t *testing.T) {
 		}
 	}
 }
+
+// Counts only grow, also when the way that they are of has ended.
+func TestCountsOutliveWays(t *testing.T) {
+	clock := conn.NewClock()
+	ways := actor.NewWays(clock, nil)
+	actor.EndWay(ways, clock, 3)
+	actor.EndWay(ways, clock, 4)
+	if s := ways.Stats(); s.Ways != 0 || s.Resumes != 7 || s.Hits != 7 || s.Stale != 7 {
+		t.Errorf("%+v", s)
+	}
+}
