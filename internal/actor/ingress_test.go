@@ -143,6 +143,9 @@ func TestAssignments(t *testing.T) {
 	if c.Len() > actor.MaxAssignments {
 		t.Errorf("%d places", c.Len())
 	}
+	if room := actor.MaxAssignments - c.Len(); room < actor.MaxAssignments/32 { // else all are looked at for each one that comes
+		t.Errorf("room for %d more after some had to go", room)
+	}
 }
 
 // authorized is Authorize by enumeration: every combination of items of every rule.
