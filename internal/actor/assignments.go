@@ -5,8 +5,11 @@ import (
 	"time"
 )
 
-// maxAssignments bounds what is remembered. Beyond it the first one that is found goes: that costs a question.
+// maxAssignments bounds what is remembered. Beyond it some go, whichever are found first: that costs a question each.
 const maxAssignments = 65536
+
+// shrunk is how many stay when some have to go: enough go at a time that not each new one has all of them looked at.
+const shrunk = maxAssignments - maxAssignments/16
 
 // located is an actor and where it is.
 type located struct {
@@ -64,7 +67,7 @@ func (c *assignments) put(a Actor, resumed bool) located {
 	return at
 }
 
-// shrink makes room. The lock is held.
+// shrink makes room for many. The lock is held.
 func (c *assignments) shrink() {
 	now := time.Now()
 	for ref, e := range c.all {
@@ -73,7 +76,7 @@ func (c *assignments) shrink() {
 		}
 	}
 	for ref := range c.all {
-		if len(c.all) < maxAssignments {
+		if len(c.all) <= shrunk {
 			return
 		}
 		delete(c.all, ref)

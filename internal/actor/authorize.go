@@ -80,6 +80,11 @@ func (r *AccessRule) allows(q Asked) bool {
 		(len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return below(p, q.Path) }))
 }
 
+// byPath reports whether some rule looks at paths.
+func (a *Access) byPath() bool {
+	return slices.ContainsFunc(a.Rules, func(r AccessRule) bool { return len(r.Paths) > 0 })
+}
+
 // fits reports whether a pattern names the actor.
 func (r Ref) fits(pattern string) bool {
 	atespace, name, _ := strings.Cut(pattern, "/")

@@ -3,6 +3,7 @@ package actor
 import (
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/service"
@@ -35,5 +36,18 @@ func (a Assignments) Get(ref Ref) (Located, bool) {
 }
 func (l Located) UID() string   { return l.at.actor.UID }
 func (l Located) Resumed() bool { return l.at.resumed }
+
+// EndWay begins a way, has it count to n, and ends it.
+func EndWay(w *Ways, clock *conn.Clock, n uint64) {
+	ended := newWay(config.ActorWay{}, Link{}, clock)
+	ended.refs = 1
+	ended.resumes.Store(n)
+	ended.hits.Store(n)
+	ended.stale.Store(n)
+	w.mu.Lock()
+	w.all[ended.cfg] = ended
+	w.mu.Unlock()
+	w.release(ended)
+}
 
 const MaxAssignments = maxAssignments

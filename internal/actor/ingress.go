@@ -15,6 +15,7 @@ import (
 type Ingress struct {
 	name    string
 	access  Access
+	plain   bool // paths decide: requests are sent on with the one that was decided about
 	policy  service.Policy
 	ways    *Ways
 	way     *way
@@ -28,9 +29,9 @@ func NewIngress(cfg *config.Service, ways *Ways, forward func(*Visit) exchange.H
 	if err != nil {
 		return nil, err
 	}
-	lb := &cfg.LoadBalancer
+	lb, access := &cfg.LoadBalancer, AccessOf(cfg.Actor)
 	return &Ingress{
-		name: cfg.Name, access: AccessOf(cfg.Actor), ways: ways, way: way, forward: forward,
+		name: cfg.Name, access: access, plain: access.byPath(), ways: ways, way: way, forward: forward,
 		policy: service.Policy{
 			RequestTimeout: lb.RequestTimeout, StreamIdleTimeout: lb.StreamIdleTimeout, StreamTotalTimeout: lb.StreamTotalTimeout,
 			UpstreamErrorStatus: 502, PassHost: true, WebSocket: cfg.WebSocket, Private: helpers{},
@@ -134,6 +135,9 @@ func ask(x *exchange.Exchange, caller string) (Asked, error) {
 	q := Asked{Caller: caller, Port: defaultPort, Method: string(x.Request.Method), Path: string(x.Request.Normal)}
 	if x.Request.Rewritten {
 		q.Path = string(x.Request.Path)
+	}
+	if x.Request.Upgrade != nil && q.Method == "CONNECT" { // over HTTP/2 (RFC 8441): the actor gets a GET
+		q.Method = "GET"
 	}
 	var lines []string
 	if purpose, to := tunnelled(x.Conn); purpose != "" {

@@ -143,6 +143,9 @@ func TestAssignments(t *testing.T) {
 	if c.Len() > actor.MaxAssignments {
 		t.Errorf("%d places", c.Len())
 	}
+	if room := actor.MaxAssignments - c.Len(); room < actor.MaxAssignments/32 { // else all are looked at for each one that comes
+		t.Errorf("room for %d more after some had to go", room)
+	}
 }
 
 // authorized is Authorize by enumeration: every combination of items of every rule.
@@ -296,5 +299,43 @@ func TestCaller(t *testing.T) {
 		if got := actor.Caller(tc.info); got != tc.want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// What is decided about is the method that the actor gets: a handshake of WebSocket arrives as GET, however it was spelled.
+func TestUpgradeIsGET(t *testing.T) {
+	rule := func(method string) actor.Access {
+		return actor.Access{Rules: []actor.AccessRule{{Name: "r", Callers: []string{"spiffe://d/a"}, Actors: []string{"*/*"}, Methods: []string{method}}}}
+	}
+	for _, tc := range []struct {
+		method, upgrade, allow string
+		want                   bool
+	}{
+		{"GET", "websocket", "GET", true},
+		{"CONNECT", "websocket", "GET", true}, // RFC 8441
+		{"CONNECT", "websocket", "CONNECT", false},
+		{"POST", "", "GET", false},
+	} {
+		var x exchange.Exchange
+		x.Request.Method, x.Request.Normal = []byte(tc.method), []byte("/")
+		if tc.upgrade != "" {
+			x.Request.Upgrade = []byte(tc.upgrade)
+		}
+		x.Request.Fields.Add(actor.TargetField, a1.String())
+		a := rule(tc.allow)
+		if _, d, err := a.Judge(&x, "spiffe://d/a"); d.Allowed != tc.want || (err == nil) != tc.want {
+			t.Errorf("%+v: %+v %v", tc, d, err)
+		}
+	}
+}
+
+// Counts only grow, also when the way that they are of has ended.
+func TestCountsOutliveWays(t *testing.T) {
+	clock := conn.NewClock()
+	ways := actor.NewWays(clock, nil)
+	actor.EndWay(ways, clock, 3)
+	actor.EndWay(ways, clock, 4)
+	if s := ways.Stats(); s.Ways != 0 || s.Resumes != 7 || s.Hits != 7 || s.Stale != 7 {
+		t.Errorf("%+v", s)
 	}
 }

@@ -36,6 +36,9 @@ func (v *Visit) admit(x *exchange.Exchange) error {
 		return refused
 	}
 	v.asked = asked
+	if r := &x.Request; v.in.plain && !r.Rewritten { // what the client has sent the actor might read otherwise
+		r.Path, r.Rewritten = r.Normal, true
+	}
 	v.backend = service.Backend{URL: "actor://" + asked.Ref.String(), Scheme: "http", Host: asked.Ref.Name}
 	return nil
 }

@@ -37,8 +37,9 @@ type Ways struct {
 
 	measures measures
 
-	mu  sync.Mutex // guards the map and the references
-	all map[config.ActorWay]*way
+	mu    sync.Mutex // guards the fields below, and the references
+	all   map[config.ActorWay]*way
+	ended Stats // counts of ways that have ended; no gauges
 }
 
 // NewWays returns none yet. open makes the link of each.
@@ -74,6 +75,7 @@ func (w *Ways) release(n *way) {
 	last := n.refs == 0
 	if last {
 		delete(w.all, n.cfg)
+		w.ended.count(n)
 	}
 	w.mu.Unlock()
 	if last {
@@ -81,7 +83,7 @@ func (w *Ways) release(n *way) {
 	}
 }
 
-// Stats are counts and gauges of all ways together. Those of ways that have ended are forgotten.
+// Stats are gauges of all ways together, and counts of those and of the ways that have ended.
 type Stats struct {
 	Ways, Parked, Flights, Waiting, Remembered, Tunnels int
 	Rejected, Resumes, Hits, Stale                      uint64
@@ -91,15 +93,21 @@ type Stats struct {
 func (w *Ways) Stats() (s Stats) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	s = w.ended
 	s.Ways = len(w.all)
 	for _, n := range w.all {
 		lot := n.lot.Stats()
-		s.Parked, s.Flights, s.Rejected = s.Parked+lot.Parked, s.Flights+lot.Flights, s.Rejected+lot.Rejected
-		s.Waiting += lot.Waiting
+		s.Parked, s.Flights, s.Waiting = s.Parked+lot.Parked, s.Flights+lot.Flights, s.Waiting+lot.Waiting
 		s.Remembered, s.Tunnels = s.Remembered+n.known.len(), s.Tunnels+n.tunnels.Stats().Tunnels
-		s.Resumes, s.Hits, s.Stale = s.Resumes+n.resumes.Load(), s.Hits+n.hits.Load(), s.Stale+n.stale.Load()
+		s.count(n)
 	}
 	return s
+}
+
+// count adds the counts of a way.
+func (s *Stats) count(n *way) {
+	s.Rejected += n.lot.Stats().Rejected
+	s.Resumes, s.Hits, s.Stale = s.Resumes+n.resumes.Load(), s.Hits+n.hits.Load(), s.Stale+n.stale.Load()
 }
 
 // workerKey tells connections to workers apart: one is used for the tunnels to every actor of a worker, and never for a worker

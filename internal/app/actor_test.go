@@ -108,6 +108,28 @@ func TestKF_ACT_06_RefusedBeforeResolve(t *testing.T) {
 	}
 }
 
+// What an actor is asked for is the path that was decided about: what is merged and cut here, an actor may read otherwise.
+func TestActorPathAsDecided(t *testing.T) {
+	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) })
+	n.create("a")
+	n.attach("w1", 1, 10)
+	rule := `
+		allow "egress" { callers = [%q], actors = ["demo/a"]%s }`
+	g := gatewaytest.Start(t, n.config(allowed(fmt.Sprintf(rule, app.EgressID, `, paths = ["/open"]`))))
+	defer g.Stop()
+	const target = "/shut//../open/%61?q=//../x"
+	ask := func() reply {
+		return get(t, n.httpClient("egress"), "https://"+g.Addr("web")+target, "ate-target-actor", "demo/a")
+	}
+	if r := ask(); r.status != 200 || r.body != "/open/a?q=//../x" {
+		t.Errorf("decided by its path: %d %q", r.status, r.body)
+	}
+	g.Apply(n.config(allowed(fmt.Sprintf(rule, app.EgressID, ""))))
+	if r := ask(); r.status != 200 || r.body != target {
+		t.Errorf("decided without: %d %q", r.status, r.body)
+	}
+}
+
 // Fifty requests at a cold actor are one resume and fifty answers.
 func TestKF_ACT_04_ColdStart(t *testing.T) {
 	n := newActorNet(t, iAm)

@@ -74,7 +74,20 @@ type fileCheck struct {
 // mutual checks the files of one side of mutual TLS.
 func (c *fileCheck) mutual(files [2]text, owner string) {
 	own, ca := files[0], files[1]
-	c.pair(KeyPair{CertFile: own.s, CertPos: own.at, KeyFile: own.s, KeyPos: own.at}, owner)
+	what := "credential_file of " + owner
+	if data, ok := c.read(own.s, own.at, what); ok {
+		certs := c.certificates(data, own.at, what)
+		_, err := tls.X509KeyPair(data, data)
+		switch {
+		case !hasKey(data):
+			c.d.fail(CodeFile, own.at, "%s holds no private key in PEM form", what)
+		case len(certs) == 0: // has been reported
+		case err != nil:
+			c.d.fail(CodeFile, own.at, "the key in %s is not that of its certificate, or cannot be parsed", what)
+		default:
+			c.dates(certs[0], own.at, owner)
+		}
+	}
 	c.roots(ca.s, ca.at, "ca_file of "+owner)
 }
 
@@ -113,12 +126,17 @@ func (c *fileCheck) pair(t KeyPair, owner string) {
 		c.d.fail(CodeFile, t.KeyPos, "key_file of %s is not the key of the certificate in cert_file, or cannot be parsed", owner)
 		return
 	}
+	c.dates(leaf, t.CertPos, owner)
+}
+
+// dates warns of a certificate that is not valid now.
+func (c *fileCheck) dates(leaf *x509.Certificate, at acl.Span, owner string) {
 	const day = "2006-01-02"
 	switch {
 	case c.now.After(leaf.NotAfter):
-		c.d.warn(WarnExpired, t.CertPos, "the certificate of %s expired on %s", owner, leaf.NotAfter.Format(day))
+		c.d.warn(WarnExpired, at, "the certificate of %s expired on %s", owner, leaf.NotAfter.Format(day))
 	case c.now.Before(leaf.NotBefore):
-		c.d.warn(WarnExpired, t.CertPos, "the certificate of %s is not valid before %s", owner, leaf.NotBefore.Format(day))
+		c.d.warn(WarnExpired, at, "the certificate of %s is not valid before %s", owner, leaf.NotBefore.Format(day))
 	}
 }
 

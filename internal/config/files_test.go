@@ -144,3 +144,51 @@ management {
 		t.Errorf("the token is set: %s", got)
 	}
 }
+
+// A key and its chain in one file are one file to the operator: it is reported once, by the key that names it.
+func TestCheckFilesOfActors(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := pair(t, dir, "good", now.Add(-time.Hour), now.Add(time.Hour))
+	old, oldKey := pair(t, dir, "old", now.Add(-2*time.Hour), now.Add(-time.Hour))
+	join := func(name string, files ...string) string {
+		var all []byte
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, b...)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, all, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const what = `4:50: error config.file: credential_file of control of services "s"`
+	for file, want := range map[string]string{
+		join("whole", key, cert):   "",
+		join("over", oldKey, old):  "4:50: warning config.warn.certificate_expired: the certificate of control of services \"s\" expired on 2026-11-30\n",
+		filepath.Join(dir, "none"): what + ": the file does not exist\n",
+		join("chain", cert):        what + " holds no private key in PEM form\n",
+		join("key", key):           what + " holds no certificate in PEM form\n",
+		join("mixed", key, old):    `4:50: error config.file: the key in credential_file of control of services "s" is not that of its certificate, or cannot be parsed` + "\n",
+	} {
+		text := fmt.Sprintf(`services "s" {
+  actor {
+    allow_anyone = true
+    control { address = "a:1"; credential_file = %[1]q; ca_file = %[2]q }
+    workers { credential_file = %[3]q; ca_file = %[2]q }
+  }
+}
+`, file, cert, filepath.Join(dir, "whole"))
+		l := config.Loader{}
+		cfg, diags := l.Load([]config.Source{src("in.acl", text)})
+		if cfg == nil {
+			t.Fatal(diags)
+		}
+		if got := report(l.CheckFiles(cfg, now)); got != want {
+			t.Errorf("%s:\ngot  %swant %s", filepath.Base(file), got, want)
+		}
+	}
+}
