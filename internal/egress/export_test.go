@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"context"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cert"
@@ -45,3 +46,12 @@ type Bucket struct{ bucket }
 
 // Take takes one.
 func (b *Bucket) Take(now time.Time) bool { return b.take(now) }
+
+// Admit decides about a tunnel, which has ended at once.
+func (g *Gateway) Admit(ctx context.Context, o Opening) Verdict {
+	t, v := g.admit(ctx, o, &Record{})
+	if t != nil {
+		t.leave()
+	}
+	return v
+}

@@ -209,6 +209,9 @@ func (g *Gateway) Serve(x *exchange.Exchange) error {
 	return nil
 }
 
+// actorWait is how long the control plane may take to tell of an actor.
+const actorWait = 4 * time.Second
+
 // admit decides about a tunnel, step after step: the next one is asked only when the last one has allowed. The tunnel counts as
 // open until it leaves.
 func (g *Gateway) admit(ctx context.Context, o Opening, r *Record) (*tunnel, Verdict) {
@@ -218,7 +221,9 @@ func (g *Gateway) admit(ctx context.Context, o Opening, r *Record) (*tunnel, Ver
 		return nil, v
 	}
 	r.Dialed = c.Dialed.String()
-	a, err := g.actor(ctx, c.Ref)
+	asking, cancel := context.WithTimeout(ctx, actorWait)
+	a, err := g.actor(asking, c.Ref)
+	cancel()
 	if v = AdmitActor(c.Ref, a, err); !v.OK() {
 		return nil, v
 	}

@@ -1,0 +1,68 @@
+package egress_test
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/egress"
+)
+
+var demoA1 = actor.Ref{Atespace: "demo", Name: "a1"}
+
+// policies are policies that a test changes.
+type policies struct {
+	rules   []egress.Rule
+	version int64
+	changes chan actor.Ref
+}
+
+func (p *policies) Get(context.Context, actor.Ref) (egress.Kept, int64, error) {
+	k := egress.Kept{Policy: policy(p.rules...)}
+	k.UID, k.Version = "p1", p.version
+	return k, p.version, nil
+}
+
+func (p *policies) Changes() <-chan actor.Ref { return p.changes }
+
+// gateway is one in which only decisions are made.
+func gateway(t *testing.T, o egress.Options) *egress.Gateway {
+	t.Helper()
+	o.Log = slog.New(slog.DiscardHandler)
+	o.Audit = egress.NewAudit(t.Output(), o.Log)
+	o.Settings = config.Egress{TrustDomain: actor.ActorDomain, MaxTunnels: 8, ConnectTimeout: time.Second}
+	g, err := egress.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// I29: a control plane that takes the question and does not answer has refused in the end.
+func TestI29_AdmitWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		roots := x509.NewCertPool()
+		roots.AddCert(a.cert)
+		g := gateway(t, egress.Options{
+			Roots: func() *x509.CertPool { return roots },
+			Actor: func(ctx context.Context, _ actor.Ref) (actor.Actor, error) {
+				<-ctx.Done()
+				return actor.Actor{}, actor.Refuse(actor.DeadlineExceeded, "no answer")
+			},
+			Policies: &policies{},
+		})
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		began := time.Now()
+		v := g.Admit(ctx, egress.Opening{Method: "CONNECT", Authority: "93.184.216.34:443", Chain: []*x509.Certificate{a.sign(a.leaf(tunnelID), a.cert)}})
+		if took := time.Since(began); v.Status != 503 || v.Reason != egress.ActorUnavailable || took > 5*time.Second {
+			t.Errorf("after %s: %+v", took, v)
+		}
+	})
+}
