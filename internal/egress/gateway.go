@@ -68,7 +68,8 @@ type Gateway struct {
 
 	mu      sync.Mutex // guards the rest
 	actors  map[string]*tenant
-	serving int // CONNECTs that are being decided, and tunnels
+	limits  map[string]*limits // of those and of actors that had tunnels a while ago
+	serving int                // CONNECTs that are being decided, and tunnels
 	retired bool
 	close   func()
 }
@@ -82,7 +83,7 @@ func New(o Options) (*Gateway, error) {
 	return &Gateway{
 		entrypoint: o.Entrypoint, settings: o.Settings, tunnels: actor.Tunnels{Domain: o.Settings.TrustDomain}, roots: o.Roots, actor: o.Actor,
 		policies: o.Policies, minter: o.Minter, resolver: o.Resolver, network: o.Network, clock: o.Clock, forward: o.Forward, serve: o.Serve,
-		audit: o.Audit, log: o.Log, key: key, actors: map[string]*tenant{}, close: o.Close,
+		audit: o.Audit, log: o.Log, key: key, actors: map[string]*tenant{}, limits: map[string]*limits{}, close: o.Close,
 	}, nil
 }
 

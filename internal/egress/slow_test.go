@@ -3,7 +3,9 @@ package egress_test
 import (
 	"context"
 	"crypto/x509"
+	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +65,38 @@ func TestI29_AdmitWithoutAnswer(t *testing.T) {
 		v := g.Admit(ctx, egress.Opening{Method: "CONNECT", Authority: "93.184.216.34:443", Chain: []*x509.Certificate{a.sign(a.leaf(tunnelID), a.cert)}})
 		if took := time.Since(began); v.Status != 503 || v.Reason != egress.ActorUnavailable || took > 5*time.Second {
 			t.Errorf("after %s: %+v", took, v)
+		}
+	})
+}
+
+// I5: an actor does not begin anew with its limits by ending its last tunnel.
+func TestI5_LimitsOutliveTunnels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMinter(t)
+		m.hold = make(chan struct{})
+		g := gateway(t, egress.Options{Policies: &policies{}, Minter: m})
+		minted, dialed := 0, 0
+		for i := range egress.DialBurst + egress.MaxMinting {
+			p := g.Enter(demoA1, "u1", netip.MustParseAddrPort("93.184.216.34:443"))
+			if p.Mint(name(t, fmt.Sprintf("n%d.test", i))) {
+				minted++
+			}
+			if p.TakeDial() {
+				dialed++
+			}
+			p.Leave()
+		}
+		if minted != egress.MaxMinting || dialed != egress.DialBurst {
+			t.Errorf("%d certificates were being minted at a time, and %d connections opened at once", minted, dialed)
+		}
+		if actors, tunnels := g.Actors(); actors != 0 || tunnels != 0 {
+			t.Errorf("%d actors with %d tunnels", actors, tunnels)
+		}
+		close(m.hold)
+		time.Sleep(time.Minute) // of the bubble
+		synctest.Wait()
+		if n := g.Remembered(); n != 0 {
+			t.Errorf("%d actors are remembered", n)
 		}
 	})
 }

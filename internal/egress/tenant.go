@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// tenant is one actor that has tunnels, by its UID, with everything that is its own. It lives from the first tunnel to the end of
+// tenant is one actor that has tunnels, by its UID, with everything that is its own but its limits. It lives from the first tunnel to the end of
 // the last one.
 type tenant struct {
 	g       *Gateway
@@ -55,8 +55,9 @@ func (g *Gateway) enter(c Claim, a actor.Actor) (*tunnel, bool) {
 	n := g.actors[a.UID]
 	if n == nil {
 		n = &tenant{g: g, ref: c.Ref, uid: a.UID, tunnels: map[*tunnel]struct{}{}}
-		n.origins = origins{g: g, kept: map[originKey]*origin{}}
-		n.leaves = leaves{key: g.key, from: g.minter, kept: map[Host]*leaf{}}
+		l := g.limitsOf(a.UID)
+		n.origins = origins{g: g, dials: &l.dials, kept: map[originKey]*origin{}}
+		n.leaves = leaves{key: g.key, from: g.minter, minting: l.minting, kept: map[Host]*leaf{}}
 		g.actors[a.UID] = n
 	}
 	if len(n.tunnels) >= g.settings.MaxTunnels {
@@ -75,6 +76,7 @@ func (t *tunnel) leave() {
 	last := len(n.tunnels) == 0
 	if last {
 		delete(g.actors, n.uid)
+		g.forgetLater(n.uid)
 	}
 	g.mu.Unlock()
 	if last {
