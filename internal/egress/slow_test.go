@@ -100,3 +100,28 @@ func TestI5_LimitsOutliveTunnels(t *testing.T) {
 		}
 	})
 }
+
+// I15: a connection that is passed through by a rule that went while it was being decided ends as well, whenever that was told.
+func TestI15_PassedByAnOldRule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &policies{rules: []egress.Rule{passthrough(everywhere, "raw.test")}, version: 1, changes: make(chan actor.Ref)}
+		g := gateway(t, egress.Options{Policies: p})
+		e := g.Enter(demoA1, "u1", netip.MustParseAddrPort("93.184.216.34:443"))
+		defer e.Leave()
+		decided := e.Decide(t.Context(), "raw.test")
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); g.Watch(ctx) }()
+		p.rules, p.version = []egress.Rule{passthrough(everywhere, "other.test")}, 2
+		p.changes <- demoA1 // the last time: nobody has asked for the policy since
+		synctest.Wait()
+		decided()
+		time.Sleep(3 * time.Second) // of the bubble
+		synctest.Wait()
+		if e.Why() != egress.PolicyChanged {
+			t.Errorf("it goes on: %q", e.Why())
+		}
+		stop()
+		<-ended
+	})
+}
