@@ -41,6 +41,7 @@ type tunnel struct {
 
 	// Guarded by g.mu.
 	conn    conn.Conn // nil until it is open
+	up      conn.Conn // to the origin of what is passed through, which could go on without conn; nil until then
 	ended   Reason    // why somebody has ended it; "" nobody has
 	leg     Leg
 	sni     string
@@ -90,6 +91,15 @@ func (t *tunnel) open(c conn.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t.conn = c
+	return t.ended == ""
+}
+
+// joins tells what else ends with the tunnel; false when it is to end already.
+func (t *tunnel) joins(up conn.Conn) bool {
+	g := t.actor.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.up = up
 	return t.ended == ""
 }
 
@@ -160,8 +170,11 @@ func (g *Gateway) sever(why Reason, which func(t *tunnel) bool) int {
 				continue
 			}
 			n++
-			if t.ended = why; t.conn != nil {
-				open = append(open, t.conn)
+			t.ended = why
+			for _, c := range [...]conn.Conn{t.conn, t.up} {
+				if c != nil {
+					open = append(open, c)
+				}
 			}
 		}
 	}
