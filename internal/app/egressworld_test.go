@@ -50,6 +50,7 @@ type publicNetwork struct {
 	mu    sync.Mutex // guards the rest
 	to    map[string]string
 	dials []string
+	hold  chan struct{} // what every dial waits for; nil: nothing
 }
 
 func (n *publicNetwork) Listen(ctx context.Context, network, address string) (net.Listener, error) {
@@ -60,8 +61,11 @@ func (n *publicNetwork) Listen(ctx context.Context, network, address string) (ne
 func (n *publicNetwork) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	n.mu.Lock()
 	n.dials = append(n.dials, address)
-	to := n.to[address]
+	to, hold := n.to[address], n.hold
 	n.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
 	if to == "" {
 		return nil, errors.New("nobody is there")
 	}

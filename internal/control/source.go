@@ -18,9 +18,9 @@ const (
 )
 
 // Source reads values from a control plane and keeps each for a while; of those who ask for the same value at a time one reads
-// it. That there is none (NotFound) is kept like a value, any other error is not. When a value has been kept for as long as
-// it may, Changes names its actor: the control plane does not tell of changes yet, so that a value may have changed as soon
-// as it is old. Its methods are safe for concurrent use; Run must run for Changes.
+// it. That there is none (NotFound) is kept like a value, any other error is not. The time begins when the
+// value is asked for. When it has been kept for as long as it may, Changes names its actor: the control plane does not tell of
+// changes yet, so that a value may have changed as soon as it is old. Its methods are safe for concurrent use; Run must run for Changes.
 type Source[T any] struct {
 	fetch   func(ctx context.Context, ref actor.Ref) (T, int64, error)
 	keep    time.Duration
@@ -114,10 +114,11 @@ func (s *Source[T]) reading(ctx context.Context, ref actor.Ref) *reading[T] {
 
 // finish reads, and lets those go on who wait for it.
 func (s *Source[T]) finish(ctx context.Context, ref actor.Ref, r *reading[T]) {
+	began := time.Now() // the value is at least as new as that, and nobody knows of more
 	r.value, r.version, r.err = s.fetch(ctx, ref)
 	e := (*actor.Error)(nil)
 	keep := s.keep > 0 && (r.err == nil || errors.As(r.err, &e) && e.Code == actor.NotFound)
-	r.until = time.Now().Add(s.keep)
+	r.until = began.Add(s.keep)
 	s.mu.Lock()
 	if !keep && s.kept[ref] == r {
 		delete(s.kept, ref)

@@ -68,7 +68,8 @@ type Gateway struct {
 
 	mu      sync.Mutex // guards the rest
 	actors  map[string]*tenant
-	serving int // CONNECTs that are being decided, and tunnels
+	limits  map[string]*limits // of those and of actors that had tunnels a while ago
+	serving int                // CONNECTs that are being decided, and tunnels
 	retired bool
 	close   func()
 }
@@ -82,7 +83,7 @@ func New(o Options) (*Gateway, error) {
 	return &Gateway{
 		entrypoint: o.Entrypoint, settings: o.Settings, tunnels: actor.Tunnels{Domain: o.Settings.TrustDomain}, roots: o.Roots, actor: o.Actor,
 		policies: o.Policies, minter: o.Minter, resolver: o.Resolver, network: o.Network, clock: o.Clock, forward: o.Forward, serve: o.Serve,
-		audit: o.Audit, log: o.Log, key: key, actors: map[string]*tenant{}, close: o.Close,
+		audit: o.Audit, log: o.Log, key: key, actors: map[string]*tenant{}, limits: map[string]*limits{}, close: o.Close,
 	}, nil
 }
 
@@ -209,6 +210,9 @@ func (g *Gateway) Serve(x *exchange.Exchange) error {
 	return nil
 }
 
+// actorWait is how long the control plane may take to tell of an actor.
+const actorWait = 4 * time.Second
+
 // admit decides about a tunnel, step after step: the next one is asked only when the last one has allowed. The tunnel counts as
 // open until it leaves.
 func (g *Gateway) admit(ctx context.Context, o Opening, r *Record) (*tunnel, Verdict) {
@@ -218,7 +222,9 @@ func (g *Gateway) admit(ctx context.Context, o Opening, r *Record) (*tunnel, Ver
 		return nil, v
 	}
 	r.Dialed = c.Dialed.String()
-	a, err := g.actor(ctx, c.Ref)
+	asking, cancel := context.WithTimeout(ctx, actorWait)
+	a, err := g.actor(asking, c.Ref)
+	cancel()
 	if v = AdmitActor(c.Ref, a, err); !v.OK() {
 		return nil, v
 	}

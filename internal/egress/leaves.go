@@ -46,9 +46,10 @@ type leaves struct {
 	key  leafKey
 	from cert.Minter
 
-	mu      sync.Mutex // guards the rest
-	kept    map[Host]*leaf
-	minting int
+	minting chan struct{} // the actor's limit
+
+	mu   sync.Mutex // guards the rest
+	kept map[Host]*leaf
 }
 
 // leaf is a certificate, or the way to it.
@@ -81,7 +82,9 @@ func (l *leaves) entry(name Host) (*leaf, error) {
 	if e := l.kept[name]; e != nil && (e.ends.IsZero() || now.Before(e.ends)) {
 		return e, nil
 	}
-	if l.minting >= maxMinting {
+	select {
+	case l.minting <- struct{}{}:
+	default:
 		return nil, errLeaves
 	}
 	if len(l.kept) >= maxLeaves && l.kept[name] == nil {
@@ -89,7 +92,6 @@ func (l *leaves) entry(name Host) (*leaf, error) {
 	}
 	e := &leaf{done: make(chan struct{})}
 	l.kept[name] = e
-	l.minting++
 	go l.mint(name, e) // ends in mintWait; who waits for it are the callers
 	return e, nil
 }
@@ -115,7 +117,7 @@ func (l *leaves) mint(name Host, e *leaf) {
 		ends, err = l.check(chain)
 	}
 	l.mu.Lock()
-	l.minting--
+	<-l.minting
 	e.ends = ends
 	if err != nil && l.kept[name] == e {
 		delete(l.kept, name)

@@ -55,7 +55,7 @@ func (o *origin) upstream() string {
 // origins are the destinations of one actor. It lives as long as the actor has tunnels. Safe for concurrent use.
 type origins struct {
 	g     *Gateway
-	dials bucket
+	dials *bucket
 
 	mu   sync.Mutex // guards the rest
 	kept map[originKey]*origin
@@ -171,23 +171,4 @@ func (os *origins) dial(ctx context.Context, h Host, port uint16, last *atomic.P
 		last.Store(&a)
 	}
 	return c, nil
-}
-
-// bucket is a token bucket of dialRate and dialBurst. It starts full.
-type bucket struct {
-	mu    sync.Mutex // guards the rest
-	spent float64
-	at    time.Time
-}
-
-func (b *bucket) take(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.spent = max(0, b.spent-now.Sub(b.at).Seconds()*dialRate)
-	b.at = now
-	if b.spent > dialBurst-1 {
-		return false
-	}
-	b.spent++
-	return true
 }

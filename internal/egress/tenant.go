@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// tenant is one actor that has tunnels, by its UID, with everything that is its own. It lives from the first tunnel to the end of
+// tenant is one actor that has tunnels, by its UID, with everything that is its own but its limits. It lives from the first tunnel to the end of
 // the last one.
 type tenant struct {
 	g       *Gateway
@@ -41,6 +41,7 @@ type tunnel struct {
 
 	// Guarded by g.mu.
 	conn    conn.Conn // nil until it is open
+	up      conn.Conn // to the origin of what is passed through, which could go on without conn; nil until then
 	ended   Reason    // why somebody has ended it; "" nobody has
 	leg     Leg
 	sni     string
@@ -55,8 +56,9 @@ func (g *Gateway) enter(c Claim, a actor.Actor) (*tunnel, bool) {
 	n := g.actors[a.UID]
 	if n == nil {
 		n = &tenant{g: g, ref: c.Ref, uid: a.UID, tunnels: map[*tunnel]struct{}{}}
-		n.origins = origins{g: g, kept: map[originKey]*origin{}}
-		n.leaves = leaves{key: g.key, from: g.minter, kept: map[Host]*leaf{}}
+		l := g.limitsOf(a.UID)
+		n.origins = origins{g: g, dials: &l.dials, kept: map[originKey]*origin{}}
+		n.leaves = leaves{key: g.key, from: g.minter, minting: l.minting, kept: map[Host]*leaf{}}
 		g.actors[a.UID] = n
 	}
 	if len(n.tunnels) >= g.settings.MaxTunnels {
@@ -75,6 +77,7 @@ func (t *tunnel) leave() {
 	last := len(n.tunnels) == 0
 	if last {
 		delete(g.actors, n.uid)
+		g.forgetLater(n.uid)
 	}
 	g.mu.Unlock()
 	if last {
@@ -88,6 +91,15 @@ func (t *tunnel) open(c conn.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t.conn = c
+	return t.ended == ""
+}
+
+// joins tells what else ends with the tunnel; false when it is to end already.
+func (t *tunnel) joins(up conn.Conn) bool {
+	g := t.actor.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.up = up
 	return t.ended == ""
 }
 
@@ -158,8 +170,11 @@ func (g *Gateway) sever(why Reason, which func(t *tunnel) bool) int {
 				continue
 			}
 			n++
-			if t.ended = why; t.conn != nil {
-				open = append(open, t.conn)
+			t.ended = why
+			for _, c := range [...]conn.Conn{t.conn, t.up} {
+				if c != nil {
+					open = append(open, c)
+				}
 			}
 		}
 	}

@@ -128,6 +128,10 @@ func (t *tunnel) pass(x *exchange.Exchange, c conn.Conn, r *Record, name Host) {
 	}
 	defer func() { _ = up.Close() }()
 	r.Upstream = o.upstream()
+	if !t.joins(up) { // ended while it was being dialed: what has been read before is not sent any more
+		r.Code = string(t.why())
+		return
+	}
 	pace := x.Pace
 	pace.Guard = x.Guard
 	moved, _ := conn.Join(c, up, pace, x.Gone())

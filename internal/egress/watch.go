@@ -3,43 +3,35 @@ package egress
 import (
 	"context"
 	"time"
-
-	"github.com/sluice-proxy/sluice/internal/actor"
 )
 
-// retryWatch is how long after a policy could not be read it is tried again.
-const retryWatch = time.Second
+// watchEvery is how often what is passed through is decided again, whether somebody tells of a change or not. It bounds how long one
+// goes on that was still being decided when the change was told, and for which no policy was to be had then.
+const watchEvery = time.Second
 
 // Watch ends connections that are passed through and whose rule is gone, until ctx ends: nothing else would decide about them
 // again. While a policy cannot be read they go on.
 func (g *Gateway) Watch(ctx context.Context) {
-	again := map[actor.Ref]bool{}
-	tick := time.NewTicker(retryWatch)
+	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case ref := <-g.policies.Changes():
-			if !g.rejudge(ctx, ref) {
-				again[ref] = true
-			}
+			g.rejudge(ctx, g.passing(func(n *tenant) bool { return n.ref == ref }))
 		case <-tick.C:
-			for ref := range again {
-				if g.rejudge(ctx, ref) {
-					delete(again, ref)
-				}
-			}
+			g.rejudge(ctx, g.passing(func(*tenant) bool { return true }))
 		}
 	}
 }
 
-// rejudge decides the passed connections of an actor once more; false when that must be tried again.
-func (g *Gateway) rejudge(ctx context.Context, ref actor.Ref) bool {
-	for _, n := range g.passing(ref) {
+// rejudge decides the passed connections of actors once more.
+func (g *Gateway) rejudge(ctx context.Context, actors []*tenant) {
+	for _, n := range actors {
 		s := n.standing(ctx)
 		if s.Reason == PolicyUnavailable {
-			return false
+			continue
 		}
 		g.sever(PolicyChanged, func(t *tunnel) bool {
 			if t.actor != n || t.leg != LegPassthrough {
@@ -49,15 +41,14 @@ func (g *Gateway) rejudge(ctx context.Context, ref actor.Ref) bool {
 			return mode != ModePassthrough
 		})
 	}
-	return true
 }
 
-// passing are the tenants of that name that have connections which are passed through.
-func (g *Gateway) passing(ref actor.Ref) (found []*tenant) {
+// passing are the tenants that are meant and have connections which are passed through.
+func (g *Gateway) passing(which func(n *tenant) bool) (found []*tenant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, n := range g.actors {
-		if n.ref != ref {
+		if !which(n) {
 			continue
 		}
 		for t := range n.tunnels {
