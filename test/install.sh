@@ -185,56 +185,26 @@ if [ ! -e "$stamp" ] && have python3; then
 	fi
 fi
 
-# --- Node: openai ------------------------------------------------------------
+# --- Node: openai, ws, grpc-js -----------------------------------------------
 
-node_dir=.cache/node
-stamp="$node_dir/openai-$node_openai"
-if [ ! -e "$stamp" ] && have npm; then
-	say "installing Node openai@$node_openai into $node_dir"
-	rm -rf "$node_dir"
-	mkdir -p "$node_dir"
-	printf '{"name":"sluice-peers","private":true,"type":"module","dependencies":{"openai":"%s"}}\n' "$node_openai" >"$node_dir/package.json"
-	if (cd "$node_dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
-		(cd "$node_dir" && node -e "import('openai').then(() => {}, () => process.exit(1))"); then
+# node_package PACKAGE VERSION DIR STAMP: DIR is a folder from which node can import the package.
+node_package() {
+	local package=$1 version=$2 dir=$3 stamp="$3/$4-$2"
+	if [ -e "$stamp" ] || ! have npm; then return 0; fi
+	say "installing Node $package@$version into $dir"
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	printf '{"name":"sluice-peers","private":true,"type":"module","dependencies":{"%s":"%s"}}\n' "$package" "$version" >"$dir/package.json"
+	if (cd "$dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
+		(cd "$dir" && node -e "import('$package').then(() => {}, () => process.exit(1))"); then
 		touch "$stamp"
 	else
-		problem "Node openai@$node_openai"
+		problem "Node $package@$version"
 	fi
-fi
-
-# --- Node: ws ----------------------------------------------------------------
-
-ws_dir=.cache/node-ws
-stamp="$ws_dir/ws-$node_ws"
-if [ ! -e "$stamp" ] && have npm; then
-	say "installing Node ws@$node_ws into $ws_dir"
-	rm -rf "$ws_dir"
-	mkdir -p "$ws_dir"
-	printf '{"name":"sluice-peers-ws","private":true,"type":"module","dependencies":{"ws":"%s"}}\n' "$node_ws" >"$ws_dir/package.json"
-	if (cd "$ws_dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
-		(cd "$ws_dir" && node -e "import('ws').then(() => {}, () => process.exit(1))"); then
-		touch "$stamp"
-	else
-		problem "Node ws@$node_ws"
-	fi
-fi
-
-# --- Node: grpc-js -----------------------------------------------------------
-
-node_dir=.cache/node-grpc
-stamp="$node_dir/grpc-js-$node_grpc"
-if [ ! -e "$stamp" ] && have npm; then
-	say "installing Node @grpc/grpc-js@$node_grpc into $node_dir"
-	rm -rf "$node_dir"
-	mkdir -p "$node_dir"
-	printf '{"name":"sluice-peers","private":true,"type":"module","dependencies":{"@grpc/grpc-js":"%s"}}\n' "$node_grpc" >"$node_dir/package.json"
-	if (cd "$node_dir" && npm install --silent --no-audit --no-fund --no-update-notifier </dev/null) &&
-		(cd "$node_dir" && node -e "import('@grpc/grpc-js').then(() => {}, () => process.exit(1))"); then
-		touch "$stamp"
-	else
-		problem "Node @grpc/grpc-js@$node_grpc"
-	fi
-fi
+}
+node_package openai "$node_openai" .cache/node openai
+node_package ws "$node_ws" .cache/node-ws ws
+node_package @grpc/grpc-js "$node_grpc" .cache/node-grpc grpc-js
 
 # --- Go: h2spec --------------------------------------------------------------
 
