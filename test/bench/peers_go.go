@@ -2,24 +2,10 @@ package main
 
 // Ours, the Rust reference and Caddy.
 
-var referencePeer = peer{
-	name:    nameReference,
-	note:    "the Rust gateway of the same configuration language, metrics, access log and tracing off",
-	find:    inCache("cargo/bin/a3s-gateway", "a3s-gateway"),
-	version: []string{"--version"},
-	config:  "gateway.acl",
-	args: func(_ site, config string) []string {
-		return []string{"--config", config, "--log-level", "warn"}
-	},
-	text: `entrypoints "web" { address = "127.0.0.1:{{.Plain}}" }
-entrypoints "tls" {
-  address = "127.0.0.1:{{.TLS}}"
-  tls {
-    cert_file = "{{.Cert}}"
-    key_file  = "{{.Key}}"
-  }
-}
-entrypoints "tcp" {
+// aclRoutes are the ways to the upstreams in the language of sluice and of the reference, which spell only the rule that
+// takes every connection differently.
+func aclRoutes(tcpRule string) string {
+	return `entrypoints "tcp" {
   address  = "127.0.0.1:{{.TCP}}"
   protocol = "tcp"
 }
@@ -38,7 +24,7 @@ routers "calls" {
   entrypoints = ["web", "tls"]
 }
 routers "tcp" {
-  rule        = "PathPrefix(` + "`/`" + `)"
+  rule        = "` + tcpRule + `"
   service     = "tcp"
   entrypoints = ["tcp"]
 }
@@ -67,7 +53,27 @@ services "udp" {
     servers = [{ url = "udp://127.0.0.1:{{.EchoUDP}}" }]
   }
 }
-observability {
+`
+}
+
+var referencePeer = peer{
+	name:    nameReference,
+	note:    "the Rust gateway of the same configuration language, metrics, access log and tracing off",
+	find:    inCache("cargo/bin/a3s-gateway", "a3s-gateway"),
+	version: []string{"--version"},
+	config:  "gateway.acl",
+	args: func(_ site, config string) []string {
+		return []string{"--config", config, "--log-level", "warn"}
+	},
+	text: `entrypoints "web" { address = "127.0.0.1:{{.Plain}}" }
+entrypoints "tls" {
+  address = "127.0.0.1:{{.TLS}}"
+  tls {
+    cert_file = "{{.Cert}}"
+    key_file  = "{{.Key}}"
+  }
+}
+` + aclRoutes("PathPrefix(`/`)") + `observability {
   metrics_enabled    = false
   access_log_enabled = false
   tracing_enabled    = false
@@ -95,55 +101,7 @@ entrypoints "tls" {
     key_file  = "{{.Key}}"
   }
 }
-entrypoints "tcp" {
-  address  = "127.0.0.1:{{.TCP}}"
-  protocol = "tcp"
-}
-entrypoints "udp" {
-  address  = "127.0.0.1:{{.UDP}}"
-  protocol = "udp"
-}
-routers "all" {
-  rule        = "PathPrefix(` + "`/`" + `)"
-  service     = "up"
-  entrypoints = ["web", "tls"]
-}
-routers "calls" {
-  rule        = "PathPrefix(` + "`/bench.Echo/`" + `)"
-  service     = "calls"
-  entrypoints = ["web", "tls"]
-}
-routers "tcp" {
-  rule        = "HostSNI(` + "`*`" + `)"
-  service     = "tcp"
-  entrypoints = ["tcp"]
-}
-routers "udp" {
-  rule        = "PathPrefix(` + "`/`" + `)"
-  service     = "udp"
-  entrypoints = ["udp"]
-}
-services "up" {
-  load_balancer {
-    servers = [{ url = "http://127.0.0.1:{{.Upstream}}" }]
-  }
-}
-services "calls" {
-  load_balancer {
-    servers = [{ url = "h2c://127.0.0.1:{{.GRPC}}" }]
-  }
-}
-services "tcp" {
-  load_balancer {
-    servers = [{ url = "tcp://127.0.0.1:{{.EchoTCP}}" }]
-  }
-}
-services "udp" {
-  load_balancer {
-    servers = [{ url = "udp://127.0.0.1:{{.EchoUDP}}" }]
-  }
-}
-observability {
+` + aclRoutes("HostSNI(`*`)") + `observability {
   access_log {
     output = "{{.Log}}"
     format = "json"
