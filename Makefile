@@ -32,7 +32,7 @@ test: check ## run check, install what the tests need, then run every test
 	./test/install.sh
 	$(TOOL) gotestsum --format $(TESTFORMAT) -- -race -shuffle=on -timeout 5m $(TESTFLAGS) ./...
 	@echo '== what a request may cost: the race detector would count its own'
-	go test -timeout 5m -run '^Test(Allocations|IdleCost)' ./internal/conn ./internal/http1 ./internal/http2 ./internal/proxy ./internal/route
+	go test -timeout 5m -run '^Test(Allocations|IdleCost)' ./internal/app ./internal/conn ./internal/http1 ./internal/http2 ./internal/proxy ./internal/route
 
 check: ## format, vet, lint, architecture rules, tidy modules (CI runs exactly this)
 	@./test/goversion.sh $(GO_MINIMUM)

@@ -44,7 +44,7 @@ type Verdict struct {
 // Explain judges every entry in the order of the table, by the same evaluation that Match uses. The one entry whose
 // reason is ReasonMatched, if any, is what Match returns.
 func (t *Table) Explain(in *Input) []Verdict {
-	r := &request{Input: in, host: HostKey(nil, in.Host)}
+	r := &request{Input: *in, host: HostKey(nil, in.Host)}
 	out := make([]Verdict, 0, len(t.order))
 	var winner *Verdict
 	for i := range t.order {

@@ -37,7 +37,7 @@ type Fields interface {
 
 // request is an Input while rules judge it.
 type request struct {
-	*Input
+	Input
 	host []byte // Host in the form of HostKey
 }
 

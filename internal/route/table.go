@@ -131,7 +131,7 @@ var folded = sync.Pool{New: func() any { b := make([]byte, 0, 256); return &b }}
 // Match returns the index, in the slice given to Build, of the first entry that matches, or -1. It does not
 // allocate.
 func (t *Table) Match(in *Input) int {
-	r := request{Input: in, host: trimHost(in.Host)}
+	r := request{Input: *in, host: trimHost(in.Host)}
 	if firstUpper(r.host) < 0 {
 		return t.match(&r)
 	}
