@@ -22,20 +22,26 @@ type message struct {
 }
 
 // Batch is a row of places for datagrams that are received, or sent, by one system call. A place takes the largest
-// datagram there is; its memory is touched only as far as datagrams reach. One goroutine uses it.
+// datagram there is; its memory is taken only as far as datagrams reach. One goroutine uses it, and ends it by Free.
 type Batch struct {
 	msgs    []message
 	vectors []unix.Iovec
 	names   []unix.RawSockaddrInet6 // also those of IPv4, which are shorter
 	control []byte
 	bytes   []byte
+	mapped  bool
 }
 
-// NewBatch makes n places.
+// NewBatch makes n places. Their bytes are none of the collector's: mostly never touched, they would count as memory in
+// use, which lets the heap grow by a multiple of them.
 func NewBatch(n int) *Batch {
 	b := &Batch{
 		msgs: make([]message, n), vectors: make([]unix.Iovec, n), names: make([]unix.RawSockaddrInet6, n),
-		control: make([]byte, n*controlRoom), bytes: make([]byte, n*MaxDatagram),
+		control: make([]byte, n*controlRoom), mapped: true,
+	}
+	var err error
+	if b.bytes, err = unix.Mmap(-1, 0, n*MaxDatagram, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+		b.bytes, b.mapped = make([]byte, n*MaxDatagram), false // a limit of mappings
 	}
 	for i := range b.msgs {
 		b.vectors[i].Base = &b.bytes[i*MaxDatagram]
@@ -43,6 +49,14 @@ func NewBatch(n int) *Batch {
 		b.msgs[i].SetIovlen(1)
 	}
 	return b
+}
+
+// Free gives the memory back. Nothing of the batch may be used any more.
+func (b *Batch) Free() {
+	if b.mapped {
+		_ = unix.Munmap(b.bytes)
+	}
+	*b = Batch{}
 }
 
 // Len is the number of places.

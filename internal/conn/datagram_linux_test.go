@@ -65,6 +65,7 @@ func TestBatch(t *testing.T) {
 				}
 			}
 			b := conn.NewBatch(4)
+			defer b.Free()
 			n, e := b.Receive(fd, 0, 4, true)
 			if n != len(texts) || e != 0 {
 				t.Fatalf("received %d: %v", n, e)
@@ -80,6 +81,7 @@ func TestBatch(t *testing.T) {
 				t.Fatalf("sent %d: %v", n, e)
 			}
 			back := conn.NewBatch(4) // the socket is connected: what comes from another address is not there
+			defer back.Free()
 			if n, e := back.Receive(client, 0, 4, false); n != len(texts) || e != 0 || len(back.Bytes(2)) != 65507 {
 				t.Errorf("answers: %d %v", n, e)
 			}

@@ -101,7 +101,7 @@ func (l *datagrams) order(o uint32) {
 
 // run is the loop.
 func (l *datagrams) run(*socket) {
-	defer l.end()
+	defer func() { l.end(); l.in.Free(); l.out.Free() }()
 	l.in, l.out, l.owed = conn.NewBatch(datagramBatch), conn.NewBatch(datagramBatch), make([]*session, datagramBatch)
 	l.table = newSessions()
 	for {
