@@ -17,7 +17,7 @@ TESTFORMAT ?= standard-quiet
 # and not for the processor: several packages, and several tests of one, run at once whatever the number of processors.
 # The architecture rules, which check has just looked after, are not asked again: they start nothing that could race.
 LONGEST := ./internal/app ./internal/http1 ./internal/proxy ./internal/cert ./test/peers ./internal/worker ./internal/http2 ./test/bench
-ATONCE  ?= -p 4 -parallel 6
+ATONCE  ?= -parallel 4
 
 TOOL := go tool -modfile=tools/go.mod
 

@@ -255,7 +255,7 @@ func TestSessionMoves(t *testing.T) {
 		p.gone(5 * time.Second)
 	})
 	inModes(t, func(t *testing.T, m mode) {
-		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 500 * time.Millisecond}), b.addr)
+		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 900 * time.Millisecond}), b.addr)
 		c := g.dial(t)
 		begun := time.Now()
 		c.send(handshake)
