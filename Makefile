@@ -13,6 +13,12 @@ TESTFLAGS  ?=
 BENCHFLAGS ?=
 TESTFORMAT ?= standard-quiet
 
+# The packages that take longest, so that none of them is left over at the end. Most tests wait for a network or a clock
+# and not for the processor: several packages, and several tests of one, run at once whatever the number of processors.
+# The architecture rules, which check has just looked after, are not asked again: they start nothing that could race.
+LONGEST := ./internal/app ./internal/http1 ./internal/proxy ./internal/cert ./test/peers ./internal/worker ./internal/http2 ./test/bench
+ATONCE  ?= -parallel 4
+
 TOOL := go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
@@ -30,7 +36,7 @@ demo: build ## start a gateway with its bundled demo backend (Ctrl-C ends it)
 
 test: check ## run check, install what the tests need, then run every test
 	./test/install.sh
-	$(TOOL) gotestsum --format $(TESTFORMAT) -- -race -shuffle=on -timeout 5m $(TESTFLAGS) ./...
+	all=$$(go list ./... | grep -v /internal/archtest$$) && test -n "$$all" && $(TOOL) gotestsum --format $(TESTFORMAT) -- -race -shuffle=on -timeout 5m $(ATONCE) $(TESTFLAGS) $(LONGEST) $$all
 	@echo '== what a request may cost: the race detector would count its own'
 	go test -timeout 5m -run '^Test(Allocations|IdleCost)' ./internal/app ./internal/conn ./internal/http1 ./internal/http2 ./internal/proxy ./internal/route
 

@@ -50,6 +50,7 @@ func trusted(t *testing.T, address, name string, roots *x509.CertPool) *x509.Cer
 func TestACME(t *testing.T) {
 	for _, challenge := range []string{"", "http-01", "tls-alpn-01"} {
 		t.Run("challenge "+challenge, func(t *testing.T) {
+			t.Parallel()
 			p := gatewaytest.NewPebble(t, gatewaytest.PebbleOptions{}).Start()
 			storage := filepath.Join(t.TempDir(), "acme")
 			more := ""
@@ -59,7 +60,6 @@ func TestACME(t *testing.T) {
 			s := acmeSite(t, p, storage, more)
 			s.rule, s.middlewares = "PathPrefix(`/`) && !Host(`other.test`) || Host(`acme.test`) || Host(`Second.test`)", `"never"`
 			s.extra = `middlewares "never" { type = "rate-limit", rate = 1, burst = 0 }` + "\n" + management
-			t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 			g := gatewaytest.Start(t, s.String())
 			leaf := trusted(t, g.Addr("tls"), "acme.test", p.Root())
 			trusted(t, g.Addr("tls"), "second.test", p.Root())
@@ -123,6 +123,7 @@ func private(t *testing.T, dir string) {
 // TestAuthorityOutage: without an authority everything is served, with a certificate that tells what is missing; when the
 // authority comes, so does the certificate. What was issued before is served whatever becomes of it.
 func TestAuthorityOutage(t *testing.T) {
+	t.Parallel()
 	p := gatewaytest.NewPebble(t, gatewaytest.PebbleOptions{})
 	storage := filepath.Join(t.TempDir(), "acme")
 	s := acmeSite(t, p, storage, "")
@@ -170,7 +171,6 @@ func TestAuthorityOutage(t *testing.T) {
 
 // There is no end to show of a certificate that is not there yet.
 func TestExpiryBeforeACertificate(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 	b := gatewaytest.NewBackend(t, "one")
 	g := gatewaytest.Start(t, site{
 		entrypoints: fmt.Sprintf(`entrypoints "web" { address = "127.0.0.1:0" }

@@ -132,6 +132,7 @@ func TestActorPathAsDecided(t *testing.T) {
 
 // Fifty requests at a cold actor are one resume and fifty answers.
 func TestKF_ACT_04_ColdStart(t *testing.T) {
+	t.Parallel()
 	n := newActorNet(t, iAm)
 	n.create("a")
 	w := n.attach("w1", 1, 10)
@@ -171,6 +172,7 @@ func TestKF_ACT_04_ColdStart(t *testing.T) {
 // An actor moves twenty times between two workers while a client posts a hundred requests a second. Each is answered
 // once, by that actor; another actor takes the place that it has left.
 func TestKF_ACT_01_Moves(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	seen := map[string]int{}
 	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {

@@ -10,6 +10,7 @@ import (
 
 // What explain says of a request to an actor is what is decided about one, and looking wakes nobody.
 func TestActorExplain(t *testing.T) {
+	t.Parallel()
 	n := newActorNet(t, iAm)
 	n.create("a")
 	n.attach("w1", 1, 10)

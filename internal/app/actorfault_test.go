@@ -31,9 +31,9 @@ func (r reply) told(t *testing.T, what string, status int, body, reason string) 
 
 // Whatever is missing on the way, the client is told exactly what, and never hears anybody else.
 func TestActorFaults(t *testing.T) {
+	t.Parallel()
 	n := newActorNet(t, iAm)
 	n.create("a", "b")
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 	g := gatewaytest.Start(t, n.config(allowed(short))+management)
 	defer g.Stop()
 	url, c := "https://"+g.Addr("web")+"/", n.httpClient("admin")
@@ -60,6 +60,7 @@ func TestActorFaults(t *testing.T) {
 
 // A worker that is another one than the control plane says gets no tunnel, and nothing of a request.
 func TestKF_ACT_09_WrongWorker(t *testing.T) {
+	t.Parallel()
 	n := newActorNet(t, iAm)
 	n.create("a")
 	w := n.attachAs("w1", "worker-w2", 1, 1)

@@ -101,6 +101,7 @@ func TestKF_ACT_10_Tunnel(t *testing.T) {
 
 // A CONNECT that is refused wakes nobody, and neither does one that is granted.
 func TestActorTunnelRefused(t *testing.T) {
+	t.Parallel()
 	n := newActorNet(t, iAm)
 	n.create("a", "b")
 	n.attach("w1", 1, 10)

@@ -40,6 +40,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Stdout and Stderr are what the access log's outputs of these names stand for; nil is the process's own.
 	Stdout, Stderr *os.File
+	// LogDelay is how long a line of the access log may wait for others to be written with; 0 is a second.
+	LogDelay time.Duration
 	// Network replaces the kernel's listening sockets and dials, for tests; nil is the kernel.
 	Network Network
 	// Process lets the app speak to a service manager: readiness, inherited sockets, upgrade. Off for embedders.
@@ -155,6 +157,7 @@ func newApp(o Options) *App {
 	a.checker = service.NewChecker(a.log)
 	a.metrics = telemetry.NewMetrics()
 	a.access = telemetry.NewAccessLog(o.Stdout, o.Stderr, a.log)
+	a.access.Delay = o.LogDelay
 	a.certs = cert.NewStore(a.log)
 	a.servers.app = a
 	a.servers.all, a.servers.keeping = make(map[string]*server), make(map[*snapshot.Generation]*time.Timer)

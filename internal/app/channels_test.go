@@ -16,6 +16,7 @@ func channels(ws string) string {
 
 // Clients of every kind hear each other, before and after a reload, and leave nothing behind.
 func TestChannels(t *testing.T) {
+	t.Parallel()
 	g := gatewaytest.Start(t, both(t, channels("")))
 	var all []*session
 	for _, c := range carriers {
@@ -119,6 +120,7 @@ func TestChannelFaults(t *testing.T) {
 
 // The bounds of a session, and a drain, are told by a close frame.
 func TestChannelsEnd(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct{ bound, limit, outcome string }{
 		{" idle_timeout = \"300ms\"", "websocket.idle_timeout", "timeout"}, {" lifetime = \"300ms\"", "websocket.lifetime", "timeout"}, {"", "", "drained"},
 	} {

@@ -163,6 +163,7 @@ func echoBackend(t testing.TB) string {
 
 // Tunnels lead to the destination that is asked for, by name and by address, or to a backend, over both versions.
 func TestConnect(t *testing.T) {
+	t.Parallel()
 	echo := echoBackend(t)
 	port := portOf(t, echo)
 	for name, open := range openers {
@@ -234,6 +235,7 @@ func TestConnectRefused(t *testing.T) {
 
 // What is inside a tunnel is served like any connection, by the routers that name its entrypoint alone.
 func TestReentry(t *testing.T) {
+	t.Parallel()
 	backend := gatewaytest.NewBackend(t, "app")
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {
@@ -296,6 +298,7 @@ func TestReentryHTTP2(t *testing.T) {
 
 // KF_TUN_01: bytes in either direction keep a tunnel, silence in both ends it.
 func TestKF_TUN_01_IdleTunnel(t *testing.T) {
+	t.Parallel()
 	const pieces = 8
 	addr := tcpBackend(t, func(c *net.TCPConn) {
 		for range pieces {
@@ -324,6 +327,7 @@ func TestKF_TUN_01_IdleTunnel(t *testing.T) {
 
 // KF_TUN_02: a tunnel whose client has ended, to a destination that never does, ends within the bound.
 func TestKF_TUN_02_HalfClosed(t *testing.T) {
+	t.Parallel()
 	addr := tcpBackend(t, func(c *net.TCPConn) {
 		_, _ = io.Copy(io.Discard, c)
 		_, _ = c.Read(make([]byte, 1))
@@ -379,6 +383,7 @@ func TestKF_TUN_03_DestinationEnds(t *testing.T) {
 
 // A tunnel outlives a reload and lets a shutdown wait for its end, until the deadline.
 func TestConnectReloadAndDrain(t *testing.T) {
+	t.Parallel()
 	echo := echoBackend(t)
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {

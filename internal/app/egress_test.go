@@ -165,6 +165,7 @@ func TestEgressRefused(t *testing.T) {
 
 // Raw bytes inside of a tunnel, and what comes of them.
 func TestEgressRawRefusals(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldHosts, "")
 	o := w.origin("web.example.org", "93.184.216.34:80", false)
 	p := w.run("a1")
@@ -255,6 +256,7 @@ func TestEgressPassthrough(t *testing.T) {
 
 // Without a policy, with one that allows nothing, in another state and with another's certificate there is no tunnel.
 func TestEgressAdmission(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldHosts, "max_tunnels_per_actor = 2")
 	p := w.run("a1")
 	lines := 0
@@ -305,6 +307,7 @@ func TestEgressAdmission(t *testing.T) {
 
 // I15, I27: each request on a connection is decided anew, by the policy of the last second.
 func TestEgressKeepAlive(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldHosts, "")
 	w.origin("web.example.org", "93.184.216.34:80", false)
 	p := w.run("a1")
@@ -566,6 +569,7 @@ func TestEgressReload(t *testing.T) {
 
 // I15: what is passed through ends when its rule is taken away, and what another rule allows goes on.
 func TestEgressPassthroughRevoked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldHosts+"93.184.216.36 keep.example.org\n", "")
 	w.origin("raw.example.org", "93.184.216.35:443", true)
 	w.origin("keep.example.org", "93.184.216.36:443", true)

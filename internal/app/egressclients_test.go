@@ -38,6 +38,7 @@ require(secure === 's' ? 'https' : 'http').get(options, (r) => {
 // Foreign programs, which know nothing of a gateway, reach what the policy allows with the projected authority alone, and nothing
 // else.
 func TestEgressForeignClients(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldHosts, "")
 	w.origin("web.example.org", "93.184.216.34:80", false)
 	w.origin("api.example.com", "93.184.216.34:443", true)

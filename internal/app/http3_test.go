@@ -46,7 +46,7 @@ const threeALPN = `, alpn = ["h3", "h2", "http/1.1"]`
 // TestHTTP3: an entrypoint with h3 in alpn serves it beside the others, whose answers tell where; it is the same walk, log
 // and metrics.
 func TestHTTP3(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
+	t.Parallel()
 	certFile, keyFile := certificate(t, t.TempDir())
 	s := secureSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)+threeALPN, management+`
 middlewares "port" {
@@ -309,6 +309,7 @@ func TestHTTP3Shutdown(t *testing.T) {
 // TestHTTP3Upgrade: another process takes the UDP socket over. What runs over HTTP/3 ends whole in the old one, to which its
 // packets are passed back; its connection may ask once more; and new connections are served by the new process.
 func TestHTTP3Upgrade(t *testing.T) {
+	t.Parallel()
 	dir := installed(t, "v1")
 	certFile, keyFile := certificate(t, dir)
 	began, release := make(chan struct{}, 1), make(chan struct{})

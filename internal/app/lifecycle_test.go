@@ -54,6 +54,7 @@ func draining(t *testing.T, g *gatewaytest.Gateway) {
 
 // TestDrain: each kind of connection ends as its client would want it to (KF-CFG-11 to 13).
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	b := gatewaytest.NewBackend(t, "one")
 	dir := t.TempDir()
 	certFile, keyFile := certificate(t, dir)
@@ -139,6 +140,7 @@ entrypoints "tls" { address = "127.0.0.1:0", tls { cert_file = "` + certFile + `
 
 // TestDrainDeadline: what stays is ended at the deadline, and told apart in the log (KF-CFG-09, KF-CFG-11).
 func TestDrainDeadline(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, timeout string
 		force         bool
@@ -256,7 +258,7 @@ func ask(t testing.TB, addr, path string) (int, string) {
 
 // TestShutdownDelay: readiness fails at once, traffic goes on until the delay is over, liveness to the end (KF-CFG-14).
 func TestShutdownDelay(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
+	t.Parallel()
 	b := gatewaytest.NewBackend(t, "one")
 	g := gatewaytest.Start(t, site{backends: []string{b.URL}, extra: "shutdown_delay_secs = 3600\n" + management}.String())
 	probe := g.Addr("management-probe")
@@ -288,7 +290,6 @@ func TestShutdownDelay(t *testing.T) {
 
 // TestManagementReload: its listener comes, moves and goes with the configuration; a bad change leaves it (KF-CFG-15).
 func TestManagementReload(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 	s := site{backends: []string{"http://127.0.0.1:1"}}
 	g := gatewaytest.Start(t, s.String())
 	if len(g.Bound()) != 1 {

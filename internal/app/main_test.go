@@ -20,10 +20,25 @@ import (
 	"go.uber.org/goleak"
 )
 
+// The token of management is in the environment of all tests, and not of single ones, which could not run at once then.
+//
 // A test backend of net/http sleeps for half a second before it closes a connection whose body it did not like. What keeps
 // a lock of the ACME storage fresh looks every five seconds whether the lock is still there.
 func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", "sluice-app-")
+	if err == nil {
+		err = os.Setenv("SLUICE_TEST_TOKEN", "token-canary")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	versions.folder = folder
 	goleak.VerifyTestMain(m,
+		goleak.Cleanup(func(code int) {
+			_ = os.RemoveAll(folder)
+			os.Exit(code)
+		}),
 		goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"),
 		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"))
 }

@@ -116,6 +116,7 @@ func TestTLSRequestStuffed(t *testing.T) {
 
 // KF-L4-04: with no backend, or one that refuses TLS or never answers, the client does not wait for ever.
 func TestKF_L4_04(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 // TestOneLineAnExchange: however an exchange ends, the access log has exactly one line of it that says so.
 func TestOneLineAnExchange(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		site    site
@@ -96,7 +97,6 @@ func TestOneLineAnExchange(t *testing.T) {
 
 // TestNoCredentials: what clients and operators keep secret reaches no output (KF-OBS-01).
 func TestNoCredentials(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 	b := gatewaytest.NewBackend(t, "one")
 	secret := t.TempDir() + "/secret"
 	if err := os.WriteFile(secret, []byte("file-canary"), 0o600); err != nil {
@@ -153,7 +153,6 @@ func TestNoCredentials(t *testing.T) {
 
 // TestSeriesBudget: what clients choose does not become series (KF-OBS-02).
 func TestSeriesBudget(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 	b := gatewaytest.NewBackend(t, "one")
 	g := gatewaytest.Start(t, site{backends: []string{b.URL}, rule: "Method(`GET`)", extra: management}.String())
 	c := gatewaytest.Dial(t, g.Addr("web"))
@@ -240,7 +239,6 @@ func TestAllBackendsDown(t *testing.T) {
 
 // TestLogOutputsThatFail: a full disk and a reader that left cost lines, counted, and no request.
 func TestLogOutputsThatFail(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 	r, closed, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 // What is served inside a tunnel ends with the tunnel when its entrypoint is gone and the time to drain has passed, although
 // the entrypoint inside stays, and whatever it waits for.
 func TestReentryForcedWithItsTunnel(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 1)
 	silent := tcpBackend(t, func(c *net.TCPConn) {
 		_, _ = c.Read(make([]byte, 1024))

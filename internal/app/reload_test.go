@@ -111,6 +111,7 @@ func TestReloadReachesIdleConnections(t *testing.T) {
 // TestReloadUnderLoad: connections, streams, uploads and upgrades live through a hundred reloads of all kinds without a
 // failure (KF-CFG-07), and nothing of the old configurations is left afterwards.
 func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
 	a, b := gatewaytest.NewBackend(t, "a"), gatewaytest.NewBackend(t, "b")
 	dir := t.TempDir()
 	certFile, keyFile := certificate(t, dir)
@@ -211,6 +212,7 @@ entrypoints "tls" { address = "127.0.0.1:0", tls { cert_file = "` + certFile + `
 // TestRemovedEntrypoint: an open connection of a removed entrypoint still gets its last request served by the routes
 // it was opened under, and the generation is freed once its time is over.
 func TestRemovedEntrypoint(t *testing.T) {
+	t.Parallel()
 	b := gatewaytest.NewBackend(t, "one")
 	both := site{
 		entrypoints: `entrypoints "web" { address = "127.0.0.1:0" }` + "\n" + `entrypoints "old" { address = "127.0.0.1:0" }`,

@@ -3,6 +3,7 @@ package app_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,15 +15,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
-// freeAddress is an address that nobody listens at, at this moment.
+// freeAddress is an address that nobody listens at, at this moment, and that nobody gets who asks for any.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(t, 1)[0])
 }
 
 func TestStartErrors(t *testing.T) {

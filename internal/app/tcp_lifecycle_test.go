@@ -46,6 +46,7 @@ func TestTCPReload(t *testing.T) {
 
 // A drain lets connections finish, and ends what is left at its deadline.
 func TestTCPDrain(t *testing.T) {
+	t.Parallel()
 	addr := tcpBackend(t, echoes("a"))
 	t.Run("finishes", func(t *testing.T) {
 		g := gatewaytest.Start(t, streams("", "", "", "tcp://"+addr))
@@ -154,6 +155,7 @@ func TestTCPFilter(t *testing.T) {
 
 // What a backend has sent to its end arrives, though the backend does not take what the client still sends.
 func TestTCPResetAfterEnd(t *testing.T) {
+	t.Parallel()
 	const size = 200 << 10
 	addr := tcpBackend(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 2))

@@ -290,6 +290,7 @@ func TestTCPNoBackend(t *testing.T) {
 
 // With a health check, which for tcp is a connection, a dead backend gets nothing.
 func TestTCPHealthCheck(t *testing.T) {
+	t.Parallel()
 	closed, good := freeAddress(t), tcpBackend(t, echoes("good"))
 	text := strings.Replace(streams("", "", "", "tcp://"+closed, "tcp://"+good), "  load_balancer {\n",
 		"  load_balancer {\n    health_check { interval = \"100ms\", unhealthy_threshold = 1 }\n", 1)
@@ -354,6 +355,7 @@ func TestTCPReset(t *testing.T) {
 
 // Idle is when both directions are (KF-TUN-01).
 func TestTCPIdle(t *testing.T) {
+	t.Parallel()
 	addr := tcpBackend(t, func(c *net.TCPConn) {
 		for range 10 {
 			if _, err := io.WriteString(c, "tick"); err != nil {

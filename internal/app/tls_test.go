@@ -38,7 +38,6 @@ func secureSite(t *testing.T, block, extra string) site {
 // alone, and not one handshake fails.
 func TestCertificateRotation(t *testing.T) {
 	const rotations = 50
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
 	dir := t.TempDir()
 	certFile, keyFile := certificate(t, dir)
 	g := gatewaytest.Start(t, secureSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile), management).String())

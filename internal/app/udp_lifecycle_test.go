@@ -129,6 +129,7 @@ func TestUDPReload(t *testing.T) {
 
 // A drain lets sessions go on until they are idle, takes no new client, and ends what is left at its deadline.
 func TestUDPDrain(t *testing.T) {
+	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	t.Run("idle", func(t *testing.T) {
 		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", b))
@@ -160,6 +161,7 @@ func TestUDPDrain(t *testing.T) {
 
 // A binary upgrade under traffic loses no datagram, and every client keeps its backend.
 func TestUDPUpgrade(t *testing.T) {
+	t.Parallel()
 	var backends []string
 	for _, name := range []string{"a", "b", "c"} {
 		backends = append(backends, udpBackend(t, "127.0.0.1:0", func(b []byte, _ net.Addr) []byte {
@@ -170,9 +172,7 @@ func TestUDPUpgrade(t *testing.T) {
 		}))
 	}
 	dir := installed(t, "v1")
-	if _, err := gatewaytest.Build(dir, "next", "v2"); err != nil {
-		t.Fatal(err)
-	}
+	install(t, "v2", filepath.Join(dir, "next"))
 	path := filepath.Join(dir, "gateway.acl")
 	if err := os.WriteFile(path, []byte(datagrams("127.0.0.1:0", "udp_session_timeout_secs = 2", "", backends...)), 0o600); err != nil {
 		t.Fatal(err)
@@ -212,6 +212,7 @@ func TestUDPUpgrade(t *testing.T) {
 
 // An address of both protocols is two sockets, and each may go without the other.
 func TestUDPBesideTCP(t *testing.T) {
+	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	tcp := tcpBackend(t, echoes("t"))
 	at := freeBoth(t)

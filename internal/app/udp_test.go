@@ -135,6 +135,7 @@ func dropped(t testing.TB, g *gatewaytest.Gateway, reason string) float64 {
 
 // Datagrams of every size go both ways, over both families, unchanged.
 func TestUDPSizes(t *testing.T) {
+	t.Parallel()
 	for _, ip := range []string{"127.0.0.1", "[::1]"} {
 		t.Run(ip, func(t *testing.T) {
 			g := gatewaytest.Start(t, datagrams(ip+":0", brief, "", udpBackend(t, ip+":0", says(""))))
@@ -152,6 +153,7 @@ func TestUDPSizes(t *testing.T) {
 // A socket of every address answers from the one that was asked, to clients of both families; backends may be of the
 // other one.
 func TestUDPAddresses(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"127.0.0.1:0", "[::1]:0"} {
 		g := gatewaytest.Start(t, datagrams(":0", brief, "", udpBackend(t, backend, says("a"))))
 		_, port, _ := net.SplitHostPort(g.Addr("u"))
@@ -181,6 +183,7 @@ func TestUDPAddresses(t *testing.T) {
 
 // A session is one line of the access log, and one in the counters, when it has ended.
 func TestUDPRecord(t *testing.T) {
+	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", b))
 	c := dialUDP(t, g.Addr("u"))
@@ -210,6 +213,7 @@ func TestUDPRecord(t *testing.T) {
 
 // KF-L4-05: how long a session lasts is the operator's choice, and what either side sends makes it last longer.
 func TestKF_L4_05_SessionTimeout(t *testing.T) {
+	t.Parallel()
 	var seen counted
 	late := make(chan time.Duration, 1)
 	late <- 1500 * time.Millisecond
@@ -246,6 +250,7 @@ func TestKF_L4_05_SessionTimeout(t *testing.T) {
 
 // KF-L4-06: the datagrams of one client go to one backend; clients are divided.
 func TestKF_L4_06_Affinity(t *testing.T) {
+	t.Parallel()
 	a, b := udpBackend(t, "127.0.0.1:0", says("a")), udpBackend(t, "127.0.0.1:0", says("b"))
 	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", a, b))
 	total := map[string]int{}
@@ -269,6 +274,7 @@ func TestKF_L4_06_Affinity(t *testing.T) {
 // KF-L4-06: where each datagram is balanced, those of one client go to all backends in turn, each from one socket, and the
 // answers of all come back. A reload to the default keeps one backend.
 func TestKF_L4_06_Spread(t *testing.T) {
+	t.Parallel()
 	var sources [2]counted
 	var backends []string
 	for i, name := range []string{"a", "b"} {
@@ -322,6 +328,7 @@ func TestUDPSpreadRefused(t *testing.T) {
 // KF-L4-07: a backend whose port is closed gets no clients once a check has found out; without checks, the answer of the
 // network tells, and the datagram goes to another backend.
 func TestKF_L4_07_ClosedPort(t *testing.T) {
+	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", func(b []byte, _ net.Addr) []byte { return b })
 	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -374,6 +381,7 @@ func TestKF_L4_07_ClosedPort(t *testing.T) {
 
 // At udp_max_sessions datagrams of new clients are dropped and counted; those of known ones go on.
 func TestUDPFull(t *testing.T) {
+	t.Parallel()
 	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief+", udp_max_sessions = 2", "", udpBackend(t, "127.0.0.1:0", says("a"))))
 	one, two, three := dialUDP(t, g.Addr("u")), dialUDP(t, g.Addr("u")), dialUDP(t, g.Addr("u"))
 	ping(t, one, "x")
@@ -389,6 +397,7 @@ func TestUDPFull(t *testing.T) {
 
 // Datagrams that nothing is found for are counted by why, and leave no line: anybody could write those.
 func TestUDPDropped(t *testing.T) {
+	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	text := datagrams("127.0.0.1:0", brief, "", b)
 	g := gatewaytest.Start(t, strings.Replace(text, "service     = \"s\"", "service = \"s\", rule = \"ClientIP(`10.0.0.0/8`)\"", 1))
@@ -414,6 +423,7 @@ func TestUDPDropped(t *testing.T) {
 
 // A name server answers through the gateway, which finds it by its name.
 func TestUDPNameServer(t *testing.T) {
+	t.Parallel()
 	b := gatewaytest.NewBIND(t, "zone.test")
 	_, port, _ := net.SplitHostPort(b.Address)
 	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", "localhost:"+port, "127.0.0.1:"+port))

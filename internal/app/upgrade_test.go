@@ -18,14 +18,34 @@ import (
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
-// installed builds the server once for each version and puts it into a folder of the test's own, as sluice.
+// versions are the servers that were built, by version: each once. TestMain removes their folder.
+var versions = struct {
+	mu     sync.Mutex // guards the rest, and is held over building
+	folder string
+	built  map[string]error
+}{built: map[string]error{}}
+
+// installed puts a version of the server into a folder of the test's own, as sluice.
 func installed(t *testing.T, version string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := gatewaytest.Build(dir, "sluice", version); err != nil {
+	install(t, version, filepath.Join(dir, "sluice"))
+	return dir
+}
+
+// install puts a version of the server at a path.
+func install(t *testing.T, version, path string) {
+	t.Helper()
+	versions.mu.Lock()
+	defer versions.mu.Unlock()
+	err, known := versions.built[version]
+	if !known {
+		_, err = gatewaytest.Build(versions.folder, version, version)
+		versions.built[version] = err
+	}
+	if err = errors.Join(err, os.Link(filepath.Join(versions.folder, version), path)); err != nil {
 		t.Fatal(err)
 	}
-	return dir
 }
 
 // configured writes a configuration to a folder.
@@ -67,12 +87,10 @@ func upgraded(t *testing.T, old *gatewaytest.Process) (pid int, gone func() bool
 // TestUpgradeUnderLoad: another version takes over without a failed request, a refused connection or a cut stream; what
 // is open ends with the old process.
 func TestUpgradeUnderLoad(t *testing.T) {
-	t.Setenv("SLUICE_TEST_TOKEN", "token-canary")
+	t.Parallel()
 	b := gatewaytest.NewBackend(t, "one")
 	dir := installed(t, "v1")
-	if _, err := gatewaytest.Build(dir, "next", "v2"); err != nil {
-		t.Fatal(err)
-	}
+	install(t, "v2", filepath.Join(dir, "next"))
 	old := gatewaytest.Run(t, filepath.Join(dir, "sluice"), "-c", configured(t, dir, site{backends: []string{b.URL}, extra: management}), "--log-format", "json")
 	web := old.Await(t, `"listening","entrypoint":"web","address":"([^"]+)"`)
 	admin := old.Await(t, `"listening","entrypoint":"management","address":"([^"]+)"`)
@@ -169,6 +187,7 @@ func keepAsking(t *testing.T, addr string, stop *atomic.Bool, served *atomic.Int
 
 // TestUpgradeFails: whatever is wrong with the new binary, the old one goes on, and can still be stopped.
 func TestUpgradeFails(t *testing.T) {
+	t.Parallel()
 	b := gatewaytest.NewBackend(t, "one")
 	dir := installed(t, "v1")
 	p := gatewaytest.Run(t, filepath.Join(dir, "sluice"), "-c", configured(t, dir, site{backends: []string{b.URL}}), "--log-format", "json")
@@ -208,6 +227,7 @@ func TestUpgradeFails(t *testing.T) {
 
 // TestSocketActivation: a service manager's sockets are used, not bound again.
 func TestSocketActivation(t *testing.T) {
+	t.Parallel()
 	b := gatewaytest.NewBackend(t, "one")
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

@@ -433,6 +433,7 @@ func TestSessionsOutlive(t *testing.T) {
 
 // A session that the gateway ends for its age.
 func TestSessionLifetime(t *testing.T) {
+	t.Parallel()
 	b := gatewaytest.NewBackend(t, "one")
 	overCarriers(t, func(t *testing.T) string { return both(t, echo(b.URL, "  lifetime = \"400ms\"")) }, func(t *testing.T, g *gatewaytest.Gateway, c carrier) {
 		begun := time.Now()
@@ -448,6 +449,7 @@ func TestSessionLifetime(t *testing.T) {
 
 // A client that takes nothing of a backend that always has more is held to the bounds, too.
 func TestSessionStalled(t *testing.T) {
+	t.Parallel()
 	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 		c, _, err := http.NewResponseController(w).Hijack()

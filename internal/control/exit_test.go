@@ -130,6 +130,7 @@ func (exiting) Stop(context.Context, actor.Actor, actor.Op) error { return nil }
 // TestExitsAreTold: an exit that was not taken is told on each stream, until it is, or the actor is started again; how the new
 // one ends is told behind the outcome of its start.
 func TestExitsAreTold(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -259,6 +259,7 @@ func TestStreams(t *testing.T) {
 
 // TestStreamsByHand says what a worker must not say.
 func TestStreamsByHand(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	hello := &ateapi.Worker{Metadata: &ateapi.ResourceMetadata{Name: "w1"}, Ips: []string{"10.0.0.1"}, Status: &ateapi.WorkerStatus{Capacity: &ateapi.WorkerResources{Actors: 1}}}
 	for name, tc := range map[string]struct {

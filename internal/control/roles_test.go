@@ -185,6 +185,7 @@ func TestIdentities(t *testing.T) {
 
 // A certificate that ends while its connection lasts is good for no further call.
 func TestIdentityEnds(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(credentials.NewTLS(s.config(t, s.issue(t, cert.Leaf{URI: app.AdminID, Client: true, Life: 2e9})))), grpc.WithNoProxy())
 	if err != nil {
@@ -199,6 +200,7 @@ func TestIdentityEnds(t *testing.T) {
 
 // A client without a certificate does not keep a connection from those who have one, however alive it is.
 func TestNobodyStays(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	conn, err := tls.Dial("tcp", s.Addr, s.config(t, nil))
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 // A worker that takes no orders keeps nobody from ending the control plane.
 func TestCloseWithStalledWorker(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	ctx := t.Context()
 	large := actor.Template{Ref: actor.Ref{Atespace: "demo", Name: "large"}, Containers: []actor.Container{{Name: "main", Image: "i"}}}

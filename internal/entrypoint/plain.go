@@ -70,8 +70,8 @@ func (b *binding) start(c net.Conn) {
 }
 
 // sweepTime is how long a listener of the net package is given to hand out each connection that waits in its queue: it
-// cannot be asked without waiting.
-const sweepTime = 5 * time.Millisecond
+// cannot be asked without waiting. Most of it is for the last packet of a handshake, which may be late on a busy machine.
+const sweepTime = 20 * time.Millisecond
 
 func (a *plainAcceptor) refuse(*socket) bool { return false }
 
@@ -84,11 +84,16 @@ func (a *plainAcceptor) sweep(_ *socket, b *binding) {
 		if d.SetDeadline(time.Now().Add(sweepTime)) != nil {
 			return
 		}
+		asked := time.Now()
 		c, err := a.ln.Accept()
-		if err != nil {
+		if err == nil {
+			b.start(c)
+			continue
+		}
+		// After a deadline that has passed before it was asked, a listener says nothing about its queue.
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(asked) >= sweepTime/2 {
 			return
 		}
-		b.start(c)
 	}
 }
 

@@ -1,6 +1,7 @@
 package entrypoint_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
@@ -343,6 +345,50 @@ func TestFinishServesTheQueue(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// lateListener is one on a machine that is busy: a deadline has passed before the listener is asked, every other time.
+type lateListener struct {
+	*net.TCPListener
+	set int
+}
+
+func (l *lateListener) SetDeadline(t time.Time) error {
+	err := l.TCPListener.SetDeadline(t)
+	if l.set++; l.set%2 == 1 {
+		time.Sleep(time.Until(t) + time.Millisecond)
+	}
+	return err
+}
+
+// A deadline that has passed before the queue was looked at says nothing about the queue.
+func TestFinishAsksAgain(t *testing.T) {
+	s := newSet(t, entrypoint.Setup{Listen: func(ctx context.Context, network, address string) (net.Listener, error) {
+		l, err := new(net.ListenConfig).Listen(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &lateListener{TCPListener: l.(*net.TCPListener)}, nil
+	}})
+	srv := newLines()
+	apply(t, s, wanted{"a": {Address: "127.0.0.1:0", HTTP: srv.serve}})
+	addr := s.Addr("a")
+	p := prepare(t, s, nil)
+	p.Commit()
+	var waiting []*client
+	for range 3 { // one is in the hands of the loop that accepts
+		c := mustDial(t, addr)
+		if err := c.send("q"); err != nil {
+			t.Fatal(err)
+		}
+		waiting = append(waiting, c)
+	}
+	p.Finish(patience)
+	for _, c := range waiting {
+		if got, err := c.receive(); err != nil || got != "a q" {
+			t.Errorf("got %q, %v", got, err)
+		}
 	}
 }
 

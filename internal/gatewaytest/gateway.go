@@ -20,6 +20,9 @@ import (
 // Patience bounds whatever a test waits for. It is not a duration that anything should take.
 const Patience = 20 * time.Second
 
+// logDelay is how long a line of the access log waits. The second of production would be most of what a test takes.
+const logDelay = 5 * time.Millisecond
+
 // Gateway is a data plane inside the test, made by the constructor that production uses.
 type Gateway struct {
 	*app.App
@@ -69,7 +72,7 @@ func Start(t testing.TB, acl string, opts ...Option) *Gateway {
 func TryStart(t testing.TB, acl string, opts ...Option) (*Gateway, error) {
 	t.Helper()
 	g := &Gateway{t: t, Process: &Output{}}
-	o := app.Options{Version: "test", Logger: slog.New(slog.NewJSONHandler(g.Process, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	o := app.Options{Version: "test", LogDelay: logDelay, Logger: slog.New(slog.NewJSONHandler(g.Process, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, opt := range opts {
 		opt(&o)
 	}

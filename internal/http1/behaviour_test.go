@@ -525,34 +525,37 @@ func TestDeparture(t *testing.T) {
 		"body unread with all there": post("Content-Length: 50000") + strings.Repeat("b", 50000),
 	}
 	eachMode(t, func(t *testing.T, m mode) {
-		clock := testClock(t)
+		clock, ticks := testClock(t), new(ticks)
+		ticks.count(t, clock)
 		for how, go_ := range leave {
 			for name, request := range cases {
 				t.Run(how+"/"+name, func(t *testing.T) {
-					started, took := make(chan struct{}, 4), make(chan time.Duration, 4)
+					t.Parallel()
+					started, took := make(chan struct{}, 4), make(chan int64, 4)
 					var left atomic.Int64
 					c := serve(t, m, clock, settings(serveFunc(func(x *exchange.Exchange) error {
 						started <- struct{}{}
 						select {
 						case <-x.Departed():
-						case <-time.After(5 * time.Second):
+						case <-time.After(20 * time.Second): // as the connection
 						}
 						if x.Context().Err() == nil || !x.Gone() {
 							t.Error("not gone")
 						}
-						took <- time.Since(time.Unix(0, left.Load()))
+						took <- ticks.n.Load() - left.Load()
 						return nil
 					}))).dial()
 					io.WriteString(c, request)
 					<-started
-					left.Store(time.Now().UnixNano())
+					left.Store(ticks.n.Load())
 					go_(t, m, c)
-					if d := <-took; d > time.Second {
-						t.Errorf("noticed after %v", d)
+					if d := <-took; d > ticksASecond {
+						t.Errorf("noticed after %d ticks of the clock", d)
 					}
 				})
 			}
 			t.Run(how+"/while reading the body", func(t *testing.T) {
+				t.Parallel()
 				started, got := make(chan struct{}), make(chan error, 1)
 				c := serve(t, m, clock, settings(serveFunc(func(x *exchange.Exchange) error {
 					close(started)
@@ -569,6 +572,7 @@ func TestDeparture(t *testing.T) {
 			})
 			for name, request := range map[string]string{"before a head": "", "inside a head": "GET /a HT", "idle": get()} {
 				t.Run(how+"/"+name, func(t *testing.T) {
+					t.Parallel()
 					s := serve(t, m, clock, settings(serveFunc(plainOK)))
 					c := s.dial()
 					io.WriteString(c, request)
@@ -576,11 +580,11 @@ func TestDeparture(t *testing.T) {
 						readAnswer(t, bufio.NewReader(c), "")
 					}
 					eventually(t, "the server knows the connection", func() bool { return s.live.Len() == 1 })
-					start := time.Now()
+					start := ticks.n.Load()
 					go_(t, m, c)
 					s.wg.Wait()
-					if d := time.Since(start); d > time.Second {
-						t.Errorf("noticed after %v", d)
+					if d := ticks.n.Load() - start; d > ticksASecond {
+						t.Errorf("noticed after %d ticks of the clock", d)
 					}
 				})
 			}

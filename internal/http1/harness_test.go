@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -148,6 +149,25 @@ func testClock(t testing.TB) *conn.Clock {
 	return clock
 }
 
+// ticks counts the visits of a clock. What the clock has to find within a time is measured with them: on a machine that is
+// busy with something else the clock is late, and what it serves is not at fault.
+type ticks struct {
+	n    atomic.Int64
+	slot conn.ClockSlot
+}
+
+const ticksASecond = int64(time.Second / conn.Tick)
+
+// count counts for the length of a test.
+func (k *ticks) count(t testing.TB, clock *conn.Clock) {
+	clock.Add(k)
+	t.Cleanup(func() { clock.Remove(k) })
+}
+
+func (k *ticks) OnTick(*conn.Clock) int { k.n.Add(1); return -1 }
+func (k *ticks) OnDeparted()            {}
+func (k *ticks) Slot() *conn.ClockSlot  { return &k.slot }
+
 // settings are the usual ones for a handler.
 func settings(h exchange.Handler) *http1.Settings {
 	return &http1.Settings{
@@ -194,10 +214,14 @@ func (s *site) dial() peer {
 	return near
 }
 
-// eachMode runs a test on every kind of connection.
+// eachMode runs a test on every kind of connection, all at once and beside other tests.
 func eachMode(t *testing.T, f func(t *testing.T, m mode)) {
+	t.Parallel()
 	for _, m := range modes {
-		t.Run(m.name, func(t *testing.T) { f(t, m) })
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, m)
+		})
 	}
 }
 

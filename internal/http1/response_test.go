@@ -80,8 +80,10 @@ func (r *responded) run(t *testing.T, m backendMode, clock *conn.Clock, d delive
 // TestResponses is the table of backends' responses, whole, byte by byte, and cut at every byte; chunked ones decoded and
 // passed on verbatim.
 func TestResponses(t *testing.T) {
+	t.Parallel()
 	for _, m := range backendModes {
 		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
 			clock := testClock(t)
 			for _, r := range responseCases {
 				t.Run(r.name, func(t *testing.T) {

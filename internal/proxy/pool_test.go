@@ -213,6 +213,7 @@ func TestKF_LB_08(t *testing.T) {
 
 // KF-LB-12: each backend is tried once, in the time that there is.
 func TestKF_LB_12(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, replies(ok))
 	inModes(t, func(t *testing.T, m mode) {
 		g := newGateway(t, m, options{}, refusing(t), refusing(t), b.addr)

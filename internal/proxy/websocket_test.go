@@ -131,6 +131,7 @@ const goingAway = "\x88\x02\x03\xe9"
 
 // A session that the gateway ends is told so, if what the client has got so far ends with a frame, and closed in any case.
 func TestSessionBounds(t *testing.T) {
+	t.Parallel()
 	const hello = "\x81\x05hello"
 	for _, tt := range []struct {
 		name    string
@@ -212,6 +213,7 @@ func TestSessionHalfClosedIdle(t *testing.T) {
 
 // A client that takes nothing cannot keep a session beyond its bounds.
 func TestSessionStalled(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, func(p *peer) {
 		p.upgraded()
 		p.send(switched)
@@ -242,6 +244,7 @@ func TestSessionStalled(t *testing.T) {
 
 // Each byte restarts the idle bound, whichever side sends it; the lifetime is restarted by nothing.
 func TestSessionMoves(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, func(p *peer) {
 		p.upgraded()
 		p.send(switched)
@@ -252,7 +255,7 @@ func TestSessionMoves(t *testing.T) {
 		p.gone(5 * time.Second)
 	})
 	inModes(t, func(t *testing.T, m mode) {
-		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 500 * time.Millisecond}), b.addr)
+		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 900 * time.Millisecond}), b.addr)
 		c := g.dial(t)
 		begun := time.Now()
 		c.send(handshake)
@@ -272,6 +275,7 @@ func TestSessionMoves(t *testing.T) {
 
 // KF-WS-06: the limits of the entrypoint and of responses do not apply to a session, in which only the backend speaks.
 func TestKF_WS_06(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, func(p *peer) {
 		p.upgraded()
 		p.send(switched)

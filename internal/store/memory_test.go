@@ -8,5 +8,5 @@ import (
 )
 
 func TestMemory(t *testing.T) {
-	storetest.Run(t, func(*testing.T) store.Store { return store.NewMemory() })
+	storetest.Run(t, 10000, func(*testing.T) store.Store { return store.NewMemory() })
 }

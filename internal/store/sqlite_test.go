@@ -22,7 +22,12 @@ func openSQLite(t *testing.T, path string) *store.SQLite {
 }
 
 func TestSQLite(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) store.Store { return openSQLite(t, filepath.Join(t.TempDir(), "a b?%.db")) })
+	const kept = 1000 // and not the number of production, which would take minutes to reach
+	storetest.Run(t, kept, func(t *testing.T) store.Store {
+		s := openSQLite(t, filepath.Join(t.TempDir(), "a b?%.db"))
+		s.Keep(kept)
+		return s
+	})
 }
 
 // What was written is there when the file is opened again, and revisions go on.

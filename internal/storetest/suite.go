@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/store"
 )
 
-// Run tests stores that open makes, each of them empty; the suite closes them.
-func Run(t *testing.T, open func(t *testing.T) store.Store) {
+// Run tests stores that open makes, each of them empty; the suite closes them. They keep so many changes, or all.
+func Run(t *testing.T, kept int, open func(t *testing.T) store.Store) {
 	for name, test := range map[string]func(t *testing.T, s store.Store){
 		"a record's life":          recordLife,
 		"errors":                   recordErrors,
@@ -26,7 +26,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"own writes are read":      ownWrites,
 		"lists and pages":          lists,
 		"changes":                  changes,
-		"old changes":              oldChanges,
+		"old changes":              func(t *testing.T, s store.Store) { oldChanges(t, s, kept) },
 		"no update is lost":        contention,
 		"readers see whole writes": isolation,
 		"after its end":            closing,
@@ -359,8 +359,9 @@ func changes(t *testing.T, s store.Store) {
 }
 
 // A store may forget old changes, and must say so when it is asked for them.
-func oldChanges(t *testing.T, s store.Store) {
-	const rounds, each = 60, 200
+func oldChanges(t *testing.T, s store.Store, kept int) {
+	const each = 200
+	rounds := kept*6/5/each + 1
 	for i := range rounds {
 		update(t, s, func(tx store.Tx) error {
 			for j := range each {
@@ -372,8 +373,9 @@ func oldChanges(t *testing.T, s store.Store) {
 		})
 	}
 	if err := s.View(t.Context(), func(tx store.Tx) error {
-		last, err := tx.Changes(rounds*each-1, 10)
-		if err != nil || len(last) != 1 || last[0].Revision != rounds*each {
+		all := int64(rounds * each)
+		last, err := tx.Changes(all-1, 10)
+		if err != nil || len(last) != 1 || last[0].Revision != all {
 			t.Errorf("the last change: %+v, %v", last, err)
 		}
 		first, err := tx.Changes(0, 10)

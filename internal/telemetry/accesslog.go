@@ -14,6 +14,9 @@ import (
 // slow, blocked, closed or full costs lines and never time: lost ones are counted. Run must be running for anything
 // to be written. Safe for concurrent use.
 type AccessLog struct {
+	// Delay is how long an entry may wait for others to be written with; 0 is a second. It is set before Run.
+	Delay time.Duration
+
 	q              *queue
 	encoders       sync.Pool
 	stdout, stderr *os.File
@@ -28,7 +31,7 @@ type AccessLog struct {
 }
 
 const (
-	flushEvery = time.Second
+	defaultDelay = time.Second
 	// lastWrite is how long the end of Run, or the change to another output, waits for a write that hangs.
 	lastWrite = 2 * time.Second
 )
