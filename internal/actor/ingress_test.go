@@ -335,6 +335,7 @@ func TestCountsOutliveWays(t *testing.T) {
 	ways := actor.NewWays(clock, nil)
 	actor.EndWay(ways, clock, 3)
 	actor.EndWay(ways, clock, 4)
+	ways.Close()
 	if s := ways.Stats(); s.Ways != 0 || s.Resumes != 7 || s.Hits != 7 || s.Stale != 7 {
 		t.Errorf("%+v", s)
 	}
