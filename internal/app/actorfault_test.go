@@ -190,6 +190,41 @@ func TestActorCalls(t *testing.T) {
 	gatewaytest.Until(t, "the tunnels have ended", func() bool { return g.ActorStats().Tunnels == 0 })
 }
 
+// A call's own deadline ends its wait for an actor when it passes, wherever it waits, and not the waking.
+func TestActorCallDeadline(t *testing.T) {
+	n := newActorNet(t, iAm)
+	n.create("a", "b")
+	w := n.attach("w1", 1, 1)
+	begun, goOn := make(chan struct{}, 1), make(chan struct{})
+	w.orders = func(context.Context, bool, actor.Ref) error { begun <- struct{}{}; <-goOn; return nil }
+	g := gatewaytest.Start(t, n.config(allowed(`parking { budget = "20s" }`)))
+	defer g.Stop()
+	c := n.httpClient("admin")
+	c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	call := func(name string) {
+		t.Helper()
+		start := time.Now()
+		r, err := tell(c, "POST", "https://"+g.Addr("web")+"/s/m", strings.NewReader("\x00\x00\x00\x00\x00"),
+			"Content-Type", "application/grpc", "TE", "trailers", "Grpc-Timeout", "300m", "ate-target-actor", "demo/"+name)
+		took := time.Since(start)
+		if err != nil || r.status != 200 || r.header.Get("Grpc-Status") != "4" || r.header.Get("Ate-Router-Reason") != "deadline_exceeded" || r.body != "" {
+			t.Errorf("%s: %+v %v", name, r, err)
+		}
+		if took < 300*time.Millisecond || took > 2*time.Second {
+			t.Errorf("%s: took %s", name, took)
+		}
+	}
+	call("a") // in the first attempt
+	<-begun
+	call("b") // between attempts, with a place
+	gatewaytest.Until(t, "the places are free", func() bool { s := g.ActorStats(); return s.Parked == 0 && s.Waiting == 0 && s.Flights == 2 })
+	close(goOn)
+	gatewaytest.Until(t, "the flight has gone on", func() bool {
+		a, err := n.admin.GetActor(t.Context(), demo("a"))
+		return err == nil && a.State == actor.Running
+	})
+}
+
 // WebSocket reaches actors.
 func TestActorWebSocket(t *testing.T) {
 	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {
