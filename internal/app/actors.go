@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
-	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
 )
 
@@ -26,7 +26,7 @@ func (a *App) openActors(cfg config.ActorWay) (actor.Link, error) {
 	return actor.Link{
 		Control: c, Close: c.Close, Dial: a.dialFunc(),
 		WorkerTLS: func(check func(id string) error) *tls.Config {
-			return cert.Mutual{Own: own, Peers: peers, Check: check, Protocols: []string{"h2", "http/1.1"}}.Client()
+			return mutual.TLS{Own: own, Peers: peers, Check: check, Protocols: []string{"h2", "http/1.1"}}.Client()
 		},
 	}, nil
 }
@@ -37,16 +37,16 @@ func openControl(cfg config.ControlPlane) (*control.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("for the control plane: %w", err)
 	}
-	return control.NewClient(cfg.Address, cert.Mutual{Own: own, Peers: peers, Protocols: []string{"h2"}}.ClientOf(cfg.ServerName))
+	return control.NewClient(cfg.Address, mutual.TLS{Own: own, Peers: peers, Protocols: []string{"h2"}}.ClientOf(cfg.ServerName))
 }
 
 // mutualFiles opens what one side of mutual TLS has: its own certificate, and who signs the other's.
-func mutualFiles(credential, ca string) (*cert.Credential, *cert.Trust, error) {
-	own, err := cert.OpenCredential(credential)
+func mutualFiles(credential, ca string) (*mutual.Credential, *mutual.Trust, error) {
+	own, err := mutual.OpenCredential(credential)
 	if err != nil {
 		return nil, nil, err
 	}
-	peers, err := cert.OpenTrust(ca)
+	peers, err := mutual.OpenTrust(ca)
 	return own, peers, err
 }
 

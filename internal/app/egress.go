@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/http2"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
@@ -197,7 +198,7 @@ func (a *App) egressOptions(g *egressGateway) (o egress.Options, policies *contr
 			end()
 		}
 	}()
-	roots, err := cert.OpenTrust(s.IdentityCAFile)
+	roots, err := mutual.OpenTrust(s.IdentityCAFile)
 	if err != nil {
 		return o, nil, err
 	}
