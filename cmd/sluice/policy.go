@@ -14,14 +14,28 @@ import (
 )
 
 func (c *cli) policyCommand() *cobra.Command {
-	return c.planeCommand("policy", "Say what an actor may reach", (*plane).policySet, (*plane).policyExplain,
-		policyOp("get", "Show what an actor may reach", func(ctx context.Context, c *control.Client, r actor.Ref) (egress.Kept, error) {
-			return c.GetPolicy(ctx, r)
+	return c.planeCommand("policy", "Say what an actor may reach",
+		policies.reads(words{
+			use: "set", short: "Replace what an actor may reach",
+			long: `Replaces the policy of an actor by that of a file, or of the standard input. It is JSON with the names of the wire, as
+policy get --json prints it; metadata may be left out. Everything that is wrong with it is reported before anything is
+changed, and a member that is not known is wrong.`,
+			example: `  echo '{"rules":[{"https":{"hostnames":["api.example.com"]}}]}' | sluice policy set demo/a1 -`,
+		}, func(ref actor.Ref, text []byte) (step[egress.Kept], error) {
+			policy, err := control.ParsePolicy(text, ref)
+			return func(ctx context.Context, c *control.Client) (egress.Kept, error) {
+				return setPolicy(ctx, c, ref, policy)
+			}, err
 		}),
-		policyOp("delete", "Let an actor reach nothing any more", func(ctx context.Context, c *control.Client, r actor.Ref) (egress.Kept, error) {
+		(*plane).policyExplain,
+		policies.does("get", "Show what an actor may reach", (*control.Client).GetPolicy),
+		policies.does("delete", "Let an actor reach nothing any more", func(c *control.Client, ctx context.Context, r actor.Ref) (egress.Kept, error) {
 			return c.DeletePolicy(ctx, r, actor.Terms{})
 		}))
 }
+
+// policies are named by their actors, and printed rule by rule.
+var policies = noun[actor.Ref, egress.Kept]{arg: "ATESPACE/NAME", parse: asRef("actor"), print: showPolicy}
 
 // showPolicy prints a policy: as JSON that set reads, or a row for each rule.
 func showPolicy(p *plane, k egress.Kept) error {
@@ -74,61 +88,6 @@ func effectsText(e *egress.Effects) string {
 		names = append(names, h.Header)
 	}
 	return strings.Join(names, ",")
-}
-
-// policyOp makes a command that does one thing to the policy of one actor and shows it.
-func policyOp(verb, short string, do func(context.Context, *control.Client, actor.Ref) (egress.Kept, error)) func(*plane) *cobra.Command {
-	return func(p *plane) *cobra.Command {
-		return &cobra.Command{
-			Use: verb + " ATESPACE/NAME", Short: short, Args: cobra.ExactArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error {
-				ref, err := parseRef("actor", args[0])
-				if err != nil {
-					return err
-				}
-				return p.call(func(ctx context.Context, c *control.Client) error {
-					k, err := do(ctx, c, ref)
-					if err != nil {
-						return err
-					}
-					return showPolicy(p, k)
-				})
-			},
-		}
-	}
-}
-
-func (p *plane) policySet() *cobra.Command {
-	return &cobra.Command{
-		Use:   "set ATESPACE/NAME FILE|-",
-		Short: "Replace what an actor may reach",
-		Long: `Replaces the policy of an actor by that of a file, or of the standard input. It is JSON with the names of the wire, as
-policy get --json prints it; metadata may be left out. Everything that is wrong with it is reported before anything is
-changed, and a member that is not known is wrong.`,
-		Example: `  echo '{"rules":[{"https":{"hostnames":["api.example.com"]}}]}' | sluice policy set demo/a1 -`,
-		Args:    cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			ref, err := parseRef("actor", args[0])
-			if err != nil {
-				return err
-			}
-			text, err := p.readText(args[1])
-			if err != nil {
-				return err
-			}
-			policy, err := control.ParsePolicy(text, ref)
-			if err != nil {
-				return faulty(args[1], err)
-			}
-			return p.call(func(ctx context.Context, c *control.Client) error {
-				k, err := setPolicy(ctx, c, ref, policy)
-				if err != nil {
-					return err
-				}
-				return showPolicy(p, k)
-			})
-		},
-	}
 }
 
 // setPolicy makes a policy, or replaces the one that is there. One that somebody else changes meanwhile is Aborted.

@@ -38,12 +38,15 @@ func denied(q Asked, d Decision) *exchange.Error {
 	return e
 }
 
-// left answers a client that has gone, or that the end of the process has not let wait any longer.
+// left answers a client that has gone, or that its own deadline or the end of the process has not let wait any longer.
 func left(ref Ref, cause error) *exchange.Error {
 	if errors.Is(cause, exchange.ErrForced) {
 		e := failed(503, exchange.CodeDraining, fmt.Sprintf("actor %s unavailable", ref), cause)
 		e.Outcome = exchange.OutcomeDrained
 		return e
+	}
+	if errors.Is(cause, exchange.ErrExpired) {
+		return failed(504, exchange.CodeDeadlineExceeded, fmt.Sprintf("actor %s request timed out", ref), cause)
 	}
 	e := failed(408, exchange.CodeClientGone, fmt.Sprintf("request for actor %s canceled by client", ref), cause)
 	e.GRPC, e.Outcome = int(Canceled), exchange.OutcomeDisconnected

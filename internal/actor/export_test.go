@@ -48,6 +48,7 @@ func EndWay(w *Ways, clock *conn.Clock, n uint64) {
 	w.all[ended.cfg] = ended
 	w.mu.Unlock()
 	w.release(ended)
+	w.retiring.Wait()
 }
 
 const MaxAssignments = maxAssignments

@@ -50,6 +50,7 @@ func TestAnswers(t *testing.T) {
 		{"we may not", actor.Refused(a1, service.Stay{}, control(actor.PermissionDenied, "x")), 403, "actor demo/a1 access denied", 0, "actor_access_denied"},
 		{"we are nobody", actor.Refused(a1, service.Stay{}, control(actor.Unauthenticated, "x")), 401, "actor demo/a1 authentication required", 0, "actor_authentication_required"},
 		{"the client left", actor.Refused(a1, service.Stay{Landing: service.Left}, exchange.ErrDeparted), 408, "request for actor demo/a1 canceled by client", 0, "client_gone"},
+		{"the client's deadline", actor.Refused(a1, service.Stay{Landing: service.Left}, exchange.ErrExpired), 504, "actor demo/a1 request timed out", 0, "deadline_exceeded"},
 		{"lost", actor.Refused(a1, service.Stay{}, control(actor.DataLoss, "node n1 is gone")), 410, "actor demo/a1 unrecoverable: node n1 is gone", 0, "actor_unrecoverable"},
 		{"nowhere", actor.Refused(a1, service.Stay{}, fmt.Errorf("x: %w", actor.ErrAnswer)), 500, "actor demo/a1 routing failed", 0, "actor_routing_failed"},
 		{"anything else", actor.Refused(a1, service.Stay{}, control(actor.Internal, "10.0.0.1")), 500, "error resuming actor demo/a1", 0, "actor_resume_failed"},
@@ -335,6 +336,7 @@ func TestCountsOutliveWays(t *testing.T) {
 	ways := actor.NewWays(clock, nil)
 	actor.EndWay(ways, clock, 3)
 	actor.EndWay(ways, clock, 4)
+	ways.Close()
 	if s := ways.Stats(); s.Ways != 0 || s.Resumes != 7 || s.Hits != 7 || s.Stale != 7 {
 		t.Errorf("%+v", s)
 	}

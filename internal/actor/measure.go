@@ -116,7 +116,7 @@ func outcomeOf(err error) string {
 	switch e.Code {
 	case exchange.CodeClientGone, exchange.CodeDraining:
 		return "cancelled"
-	case exchange.CodeActorTimeout:
+	case exchange.CodeDeadlineExceeded, exchange.CodeActorTimeout:
 		return "timeout"
 	case exchange.CodeActorUnavailable, exchange.CodeConnectFailed, exchange.CodeBackendBusy:
 		return "unavailable"

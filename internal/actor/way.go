@@ -37,15 +37,19 @@ type Ways struct {
 
 	measures measures
 
-	mu    sync.Mutex // guards the fields below, and the references
-	all   map[config.ActorWay]*way
-	ended Stats // counts of ways that have ended; no gauges
+	stop     chan struct{}  // closed by Close
+	retiring sync.WaitGroup // ways without a reference
+
+	mu     sync.Mutex // guards the fields below, and the references
+	all    map[config.ActorWay]*way
+	ended  Stats // counts of ways that have ended; no gauges
+	closed bool
 }
 
 // NewWays returns none yet. open makes the link of each.
 func NewWays(clock *conn.Clock, open func(config.ActorWay) (Link, error)) *Ways {
 	return &Ways{
-		clock: clock, open: open, all: make(map[config.ActorWay]*way),
+		clock: clock, open: open, all: make(map[config.ActorWay]*way), stop: make(chan struct{}),
 		measures: measures{routes: make(map[RouteKey]*Distribution), waits: make(map[string]*Distribution)},
 	}
 }
@@ -68,19 +72,59 @@ func (w *Ways) acquire(cfg config.ActorWay) (*way, error) {
 	return n, nil
 }
 
-// release gives a reference back. The last one ends the way.
+// release gives a reference back. Without any the way ends, once nothing flies that its requests have begun.
 func (w *Ways) release(n *way) {
 	w.mu.Lock()
 	n.refs--
-	last := n.refs == 0
-	if last {
-		delete(w.all, n.cfg)
-		w.ended.count(n)
+	last, closed := n.refs == 0, w.closed
+	if last && !closed {
+		w.retiring.Go(func() { w.retire(n) })
 	}
 	w.mu.Unlock()
-	if last {
-		n.close()
+	if last && closed {
+		w.retire(n)
 	}
+}
+
+// retire ends a way that has no reference, unless it gets one meanwhile. What is being woken is awaited first: given up by us
+// it would be left half way, though whoever asked for it only came at the wrong moment.
+func (w *Ways) retire(n *way) {
+	for !w.end(n) {
+		select {
+		case <-n.lot.Quiet():
+		case <-w.stop:
+		}
+	}
+}
+
+// end ends a way on which nothing flies, or that Close has had enough of. It reports false when the way is to be looked at again.
+func (w *Ways) end(n *way) bool {
+	w.mu.Lock()
+	if n.refs > 0 || w.all[n.cfg] != n { // it has got one, or was ended by who gave the one before back
+		w.mu.Unlock()
+		return true
+	}
+	if !w.closed && n.lot.Stats().Flights > 0 {
+		w.mu.Unlock()
+		return false
+	}
+	delete(w.all, n.cfg)
+	w.ended.count(n)
+	w.mu.Unlock()
+	n.close()
+	return true
+}
+
+// Close ends the ways without a reference, with the attempts under way on them, and waits until they have ended; the others end
+// when they lose their last one. It is for the end of the process.
+func (w *Ways) Close() {
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		close(w.stop)
+	}
+	w.mu.Unlock()
+	w.retiring.Wait()
 }
 
 // Stats are gauges of all ways together, and counts of those and of the ways that have ended.

@@ -191,6 +191,41 @@ func TestActorCalls(t *testing.T) {
 	gatewaytest.Until(t, "the tunnels have ended", func() bool { return g.ActorStats().Tunnels == 0 })
 }
 
+// A call's own deadline ends its wait for an actor when it passes, wherever it waits, and not the waking.
+func TestActorCallDeadline(t *testing.T) {
+	n := newActorNet(t, iAm)
+	n.create("a", "b")
+	w := n.attach("w1", 1, 1)
+	begun, goOn := make(chan struct{}, 1), make(chan struct{})
+	w.orders = func(context.Context, bool, actor.Ref) error { begun <- struct{}{}; <-goOn; return nil }
+	g := gatewaytest.Start(t, n.config(allowed(`parking { budget = "20s" }`)))
+	defer g.Stop()
+	c := n.httpClient("admin")
+	c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	call := func(name string) {
+		t.Helper()
+		start := time.Now()
+		r, err := tell(c, "POST", "https://"+g.Addr("web")+"/s/m", strings.NewReader("\x00\x00\x00\x00\x00"),
+			"Content-Type", "application/grpc", "TE", "trailers", "Grpc-Timeout", "300m", "ate-target-actor", "demo/"+name)
+		took := time.Since(start)
+		if err != nil || r.status != 200 || r.header.Get("Grpc-Status") != "4" || r.header.Get("Ate-Router-Reason") != "deadline_exceeded" || r.body != "" {
+			t.Errorf("%s: %+v %v", name, r, err)
+		}
+		if took < 300*time.Millisecond || took > 2*time.Second {
+			t.Errorf("%s: took %s", name, took)
+		}
+	}
+	call("a") // in the first attempt
+	<-begun
+	call("b") // between attempts, with a place
+	gatewaytest.Until(t, "the places are free", func() bool { s := g.ActorStats(); return s.Parked == 0 && s.Waiting == 0 && s.Flights == 2 })
+	close(goOn)
+	gatewaytest.Until(t, "the flight has gone on", func() bool {
+		a, err := n.admin.GetActor(t.Context(), demo("a"))
+		return err == nil && a.State == actor.Running
+	})
+}
+
 // WebSocket reaches actors.
 func TestActorWebSocket(t *testing.T) {
 	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {
@@ -253,6 +288,113 @@ func TestActorReload(t *testing.T) {
 	bad := strings.ReplaceAll(n.config(allowed("")), "credential-bundle", "no-such-bundle")
 	if err := g.ReloadText(t.Context(), bad); err == nil {
 		t.Error("files that are not there were accepted")
+	}
+}
+
+// abandon asks an actor, and leaves once it is being woken.
+func abandon(t *testing.T, g *gatewaytest.Gateway, c *http.Client, name string, begun <-chan struct{}) {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	left := make(chan error, 1)
+	go func() {
+		req, _ := http.NewRequestWithContext(ctx, "GET", "https://"+g.Addr("web")+"/", nil)
+		req.Header.Set("ate-target-actor", name)
+		resp, err := c.Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		left <- err
+	}()
+	<-begun
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	gatewaytest.Until(t, "the client has left", func() bool { return g.ActorStats().Waiting == 0 })
+}
+
+// A reload that changes the way to actors does not end a wake-up that is under way, though nobody waits for it any more: it
+// comes to its end, and who gets the old way back finds what it has found.
+func TestActorReloadDuringWakeup(t *testing.T) {
+	n := newActorNet(t, iAm)
+	n.create("a")
+	w := n.attach("w1", 1, 1)
+	begun, goOn := make(chan struct{}, 1), make(chan struct{})
+	w.orders = func(ctx context.Context, start bool, _ actor.Ref) error {
+		if start {
+			begun <- struct{}{}
+			select {
+			case <-goOn:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}
+	first := n.config(allowed(""))
+	g := gatewaytest.Start(t, first)
+	defer g.Stop()
+	c, url := n.httpClient("admin"), "https://"+g.Addr("web")+"/"
+	abandon(t, g, c, "demo/a", begun)
+	g.Apply(n.config(allowed(short)))
+	if s := g.ActorStats(); s.Flights != 1 || s.Ways != 2 {
+		t.Errorf("after the reload: %+v", s)
+	}
+	g.Apply(first)
+	g.Apply(n.config(allowed(short)))
+	g.Apply(first)
+	close(goOn)
+	if r := get(t, c, url, "ate-target-actor", "demo/a"); r.status != 200 || r.body != "a" {
+		t.Errorf("%+v", r)
+	}
+	gatewaytest.Until(t, "one way is left", func() bool { s := g.ActorStats(); return s.Ways == 1 && s.Flights == 0 })
+	if s := g.ActorStats(); s.Resumes != 1 {
+		t.Errorf("%+v", s)
+	}
+	if a, err := n.admin.GetActor(t.Context(), demo("a")); err != nil || a.State != actor.Running {
+		t.Errorf("%+v %v", a.State, err)
+	}
+}
+
+// What is being woken for nobody outlives its way's last use, and does not hold up the end of the process.
+func TestActorWayEnds(t *testing.T) {
+	n := newActorNet(t, iAm)
+	n.create("a", "b")
+	w := n.attach("w1", 1, 2)
+	begun, goOn := make(chan struct{}, 2), make(chan struct{})
+	w.orders = func(ctx context.Context, start bool, ref actor.Ref) error {
+		if !start {
+			return nil
+		}
+		begun <- struct{}{}
+		select {
+		case <-goOn:
+			if ref == demo("b") {
+				<-ctx.Done()
+			}
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	g := gatewaytest.Start(t, n.config(allowed("")))
+	defer g.Stop()
+	c := n.httpClient("admin")
+	abandon(t, g, c, "demo/a", begun)
+	g.Apply(n.config(allowed(short)))
+	close(goOn)
+	gatewaytest.Until(t, "the old way has ended", func() bool { return g.ActorStats().Ways == 1 })
+	if a, err := n.admin.GetActor(t.Context(), demo("a")); err != nil || a.State != actor.Running {
+		t.Errorf("%+v %v", a.State, err)
+	}
+	abandon(t, g, c, "demo/b", begun)
+	g.Apply(n.config(allowed("")))
+	if s := g.ActorStats(); s.Ways != 2 || s.Flights != 1 {
+		t.Errorf("%+v", s)
+	}
+	g.Stop()
+	if s := g.ActorStats(); s.Ways != 0 {
+		t.Errorf("after the end: %+v", s)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/tunnel"
 )
 
@@ -92,14 +93,14 @@ const (
 )
 
 // mutualOf is the mutual TLS of a component.
-func (n *actorNet) mutualOf(component string, check func(string) error, protocols ...string) cert.Mutual {
+func (n *actorNet) mutualOf(component string, check func(string) error, protocols ...string) mutual.TLS {
 	n.t.Helper()
-	own, err := cert.OpenCredential(n.file(component, podIdentity, cert.CredentialFile))
-	peers, err2 := cert.OpenTrust(n.file("ateapi", podIdentity, cert.TrustFile))
+	own, err := mutual.OpenCredential(n.file(component, podIdentity, cert.CredentialFile))
+	peers, err2 := mutual.OpenTrust(n.file("ateapi", podIdentity, cert.TrustFile))
 	if err := errors.Join(err, err2); err != nil {
 		n.t.Fatal(err)
 	}
-	return cert.Mutual{Own: own, Peers: peers, Check: check, Protocols: protocols}
+	return mutual.TLS{Own: own, Peers: peers, Check: check, Protocols: protocols}
 }
 
 // config is that of a router; more goes into its actor block.
@@ -131,7 +132,7 @@ func (n *actorNet) httpClient(component string) *http.Client {
 	n.t.Helper()
 	c := &tls.Config{InsecureSkipVerify: true}
 	if component != "" {
-		own, err := cert.OpenCredential(n.file(component, podIdentity, cert.CredentialFile))
+		own, err := mutual.OpenCredential(n.file(component, podIdentity, cert.CredentialFile))
 		if err != nil {
 			n.t.Fatal(err)
 		}

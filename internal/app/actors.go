@@ -5,24 +5,20 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
-	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/telemetry"
 )
 
 // openActors makes what a way to actors needs to reach the control plane and workers. It connects to nobody; certificates are
 // read again for each connection.
 func (a *App) openActors(cfg config.ActorWay) (actor.Link, error) {
-	own, peers, err := mutualFiles(cfg.Control.CredentialFile, cfg.Control.CAFile)
-	if err != nil {
-		return actor.Link{}, fmt.Errorf("for the control plane: %w", err)
-	}
-	c, err := control.NewClient(cfg.Control.Address, cert.Mutual{Own: own, Peers: peers, Protocols: []string{"h2"}}.ClientOf(cfg.Control.ServerName))
+	c, err := openControl(cfg.Control)
 	if err != nil {
 		return actor.Link{}, err
 	}
-	own, peers, err = mutualFiles(cfg.Workers.CredentialFile, cfg.Workers.CAFile)
+	own, peers, err := mutualFiles(cfg.Workers.CredentialFile, cfg.Workers.CAFile)
 	if err != nil {
 		_ = c.Close()
 		return actor.Link{}, fmt.Errorf("for workers: %w", err)
@@ -30,18 +26,27 @@ func (a *App) openActors(cfg config.ActorWay) (actor.Link, error) {
 	return actor.Link{
 		Control: c, Close: c.Close, Dial: a.dialFunc(),
 		WorkerTLS: func(check func(id string) error) *tls.Config {
-			return cert.Mutual{Own: own, Peers: peers, Check: check, Protocols: []string{"h2", "http/1.1"}}.Client()
+			return mutual.TLS{Own: own, Peers: peers, Check: check, Protocols: []string{"h2", "http/1.1"}}.Client()
 		},
 	}, nil
 }
 
+// openControl makes a client of a control plane. It connects when it is used; certificates are read again for each connection.
+func openControl(cfg config.ControlPlane) (*control.Client, error) {
+	own, peers, err := mutualFiles(cfg.CredentialFile, cfg.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("for the control plane: %w", err)
+	}
+	return control.NewClient(cfg.Address, mutual.TLS{Own: own, Peers: peers, Protocols: []string{"h2"}}.ClientOf(cfg.ServerName))
+}
+
 // mutualFiles opens what one side of mutual TLS has: its own certificate, and who signs the other's.
-func mutualFiles(credential, ca string) (*cert.Credential, *cert.Trust, error) {
-	own, err := cert.OpenCredential(credential)
+func mutualFiles(credential, ca string) (*mutual.Credential, *mutual.Trust, error) {
+	own, err := mutual.OpenCredential(credential)
 	if err != nil {
 		return nil, nil, err
 	}
-	peers, err := cert.OpenTrust(ca)
+	peers, err := mutual.OpenTrust(ca)
 	return own, peers, err
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/devplane"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/store"
 )
 
@@ -186,18 +187,18 @@ func openStore(ctx context.Context, o AteapiOptions) (store.Store, error) {
 }
 
 func (a *Ateapi) serverOptions(hosts *control.Hosts, log *slog.Logger) (control.ServerOptions, error) {
-	own, err := cert.OpenCredential(a.hub.Path("ateapi/"+serviceMount, cert.CredentialFile))
+	own, err := mutual.OpenCredential(a.hub.Path("ateapi/"+serviceMount, cert.CredentialFile))
 	if err != nil {
 		return control.ServerOptions{}, err
 	}
-	peers, err := cert.OpenTrust(a.hub.Path("ateapi/"+identityMount, cert.TrustFile))
+	peers, err := mutual.OpenTrust(a.hub.Path("ateapi/"+identityMount, cert.TrustFile))
 	if err != nil {
 		return control.ServerOptions{}, err
 	}
 	welcome := func(string) error { return nil } // what an identity may do is decided for each call
 	return control.ServerOptions{
 		Plane: a.Plane, Hosts: hosts, Log: log, Identify: identify(peers),
-		TLS: cert.Mutual{Own: own, Peers: peers, Check: welcome, Optional: true, Protocols: []string{"h2"}}.Server(),
+		TLS: mutual.TLS{Own: own, Peers: peers, Check: welcome, Optional: true, Protocols: []string{"h2"}}.Server(),
 		Roles: control.Roles{
 			Router: []string{RouterID}, Egress: []string{EgressID}, Admin: []string{AdminID},
 			Domain: actor.WorkloadDomain, WorkerNamespace: workerNamespace,
@@ -206,12 +207,12 @@ func (a *Ateapi) serverOptions(hosts *control.Hosts, log *slog.Logger) (control.
 }
 
 // identify proves a client's certificate again, as it was proven in the handshake: it may have ended since.
-func identify(peers *cert.Trust) control.Identify {
+func identify(peers *mutual.Trust) control.Identify {
 	return func(s tls.ConnectionState) (control.Caller, error) {
 		if len(s.PeerCertificates) == 0 {
 			return control.Caller{}, nil
 		}
-		id, err := cert.VerifyURI(s.PeerCertificates, peers.Roots(), x509.ExtKeyUsageClientAuth)
+		id, err := mutual.VerifyURI(s.PeerCertificates, peers.Roots(), x509.ExtKeyUsageClientAuth)
 		return control.Caller{ID: id, Until: s.PeerCertificates[0].NotAfter}, err
 	}
 }

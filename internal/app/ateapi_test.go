@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 func ateapiOptions(dir string) app.AteapiOptions {
@@ -99,7 +100,7 @@ func TestAteapiMints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trust, err := cert.OpenTrust(filepath.Join(app.ComponentDir(o.DataDir, "worker-w1"), "egress-mitm.ate.dev", cert.TrustFile))
+	trust, err := mutual.OpenTrust(filepath.Join(app.ComponentDir(o.DataDir, "worker-w1"), "egress-mitm.ate.dev", cert.TrustFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/control"
 )
 
@@ -90,15 +91,10 @@ type ControlOptions struct {
 	Credentials string
 }
 
-// DialControl makes a client of a control plane. It connects when it is used; certificates are read again for each connection.
+// DialControl makes a client of a control plane, as openControl does.
 func DialControl(o ControlOptions) (*control.Client, error) {
-	own, err := cert.OpenCredential(filepath.Join(o.Credentials, identityMount, cert.CredentialFile))
-	if err != nil {
-		return nil, err
-	}
-	peers, err := cert.OpenTrust(filepath.Join(o.Credentials, serviceMount, cert.TrustFile))
-	if err != nil {
-		return nil, err
-	}
-	return control.NewClient(o.Address, cert.Mutual{Own: own, Peers: peers, Protocols: []string{"h2"}}.ClientOf(o.ServerName))
+	return openControl(config.ControlPlane{
+		Address: o.Address, ServerName: o.ServerName, CredentialFile: filepath.Join(o.Credentials, identityMount, cert.CredentialFile),
+		CAFile: filepath.Join(o.Credentials, serviceMount, cert.TrustFile),
+	})
 }

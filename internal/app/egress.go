@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"os"
-	"path/filepath"
 	"reflect"
 	"sync"
 	"time"
@@ -22,6 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 	"github.com/sluice-proxy/sluice/internal/http2"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/service"
 )
@@ -199,11 +198,11 @@ func (a *App) egressOptions(g *egressGateway) (o egress.Options, policies *contr
 			end()
 		}
 	}()
-	roots, err := cert.OpenTrust(s.IdentityCAFile)
+	roots, err := mutual.OpenTrust(s.IdentityCAFile)
 	if err != nil {
 		return o, nil, err
 	}
-	client, err := DialControl(controlOptions(s.Control))
+	client, err := openControl(s.Control)
 	if err != nil {
 		return o, nil, err
 	}
@@ -230,15 +229,6 @@ func (a *App) egressOptions(g *egressGateway) (o egress.Options, policies *contr
 		closers = append(closers, m)
 	}
 	return o, policies, nil
-}
-
-// controlOptions translates a control block.
-func controlOptions(c config.EgressControl) ControlOptions {
-	name := c.ServerName
-	if name == "" {
-		name, _, _ = net.SplitHostPort(c.Address) // decoding has seen to it that it is one
-	}
-	return ControlOptions{Address: c.Address, ServerName: name, Credentials: filepath.Clean(c.Credentials)}
 }
 
 // serveInside serves what tunnels carry as HTTP, with the limits of the entrypoint and a handler of each tunnel's own.

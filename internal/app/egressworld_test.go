@@ -136,7 +136,7 @@ func (w *world) config(minter, more string) string {
     client_ca_file = %q
   }
   egress {
-    control { address = %q, server_name = %q, credentials = %q }
+    control { address = %q, server_name = %q, credential_file = %q, ca_file = %q }
     minter_socket  = %q
     hosts_file     = %q
     origin_ca_file = %q
@@ -145,8 +145,8 @@ func (w *world) config(minter, more string) string {
   }
 }
 management { enabled = true, address = "127.0.0.1:0", auth_token_env = "" }
-`, own, own, filepath.Join(at, "actor-id-ca-certs", "ca.crt"), w.plane.Addr, app.AteapiName, at, minter,
-		filepath.Join(w.dir, "hosts"), filepath.Join(w.dir, "origins.pem"), filepath.Join(w.dir, "audit"), more)
+`, own, own, filepath.Join(at, "actor-id-ca-certs", "ca.crt"), w.plane.Addr, app.AteapiName,
+		filepath.Join(at, podIdentity, cert.CredentialFile), filepath.Join(at, serviceDNS, cert.TrustFile), minter, filepath.Join(w.dir, "hosts"), filepath.Join(w.dir, "origins.pem"), filepath.Join(w.dir, "audit"), more)
 }
 
 func (w *world) must(err error) {

@@ -62,6 +62,7 @@ func (a *App) release() error {
 	if c := a.active.Swap(nil); c != nil {
 		c.close()
 	}
+	a.actors.Close()
 	a.certs.Wait()
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 const tunnelURI = "spiffe://substrate-actor.local/worker-for-actor/demo/a1"
@@ -189,7 +190,7 @@ func TestIssueFor(t *testing.T) {
 	if !key.PublicKey.Equal(c.PublicKey) || len(c.DNSNames) != 0 || c.Subject.CommonName != "" {
 		t.Errorf("the certificate is for %v, %v, %v", c.Subject, c.DNSNames, c.PublicKey)
 	}
-	if uri, err := cert.URIOf(c); uri != tunnelURI || err != nil {
+	if uri, err := mutual.URIOf(c); uri != tunnelURI || err != nil {
 		t.Errorf("its URI is %q, %v", uri, err)
 	}
 
@@ -216,8 +217,8 @@ func TestRotationSteps(t *testing.T) {
 		a := openAuthority(t, cert.AuthorityOptions{File: file})
 		verifies := func(what string, roots *x509.CertPool, chain []*x509.Certificate, want bool) {
 			t.Helper()
-			uri, err := cert.VerifyURI(chain, roots, x509.ExtKeyUsageClientAuth)
-			if (err == nil) != want || want && uri != tunnelURI || !want && !errors.Is(err, cert.ErrPeer) {
+			uri, err := mutual.VerifyURI(chain, roots, x509.ExtKeyUsageClientAuth)
+			if (err == nil) != want || want && uri != tunnelURI || !want && !errors.Is(err, mutual.ErrPeer) {
 				t.Errorf("%s: %q, %v; want verified %v", what, uri, err, want)
 			}
 		}
@@ -312,7 +313,7 @@ func TestRetireWaits(t *testing.T) {
 			if err == nil {
 				break
 			}
-			if _, invalid := cert.VerifyURI(leaf, a.Roots(), x509.ExtKeyUsageClientAuth); !errors.Is(err, cert.ErrInUse) || (invalid == nil) != time.Now().Before(leaf[0].NotAfter.Add(1)) {
+			if _, invalid := mutual.VerifyURI(leaf, a.Roots(), x509.ExtKeyUsageClientAuth); !errors.Is(err, cert.ErrInUse) || (invalid == nil) != time.Now().Before(leaf[0].NotAfter.Add(1)) {
 				t.Fatalf("Retire: %v; the leaf: %v", err, invalid)
 			}
 			if time.Now().After(end) {
@@ -328,7 +329,7 @@ func TestRetireWaits(t *testing.T) {
 		if err := a.Distrust(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := cert.VerifyURI(leaf, a.Roots(), x509.ExtKeyUsageClientAuth); !errors.Is(err, cert.ErrPeer) {
+		if _, err := mutual.VerifyURI(leaf, a.Roots(), x509.ExtKeyUsageClientAuth); !errors.Is(err, mutual.ErrPeer) {
 			t.Errorf("a leaf by a distrusted authority: %v", err)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 const (
@@ -217,7 +218,7 @@ func TestHubRefuses(t *testing.T) {
 
 // renewing runs a hub in dir whose one certificate lasts 10 minutes, and returns that as its owner reads it, and the
 // hub's end.
-func renewing(t *testing.T, dir string) (own *cert.Credential, stop func() error) {
+func renewing(t *testing.T, dir string) (own *mutual.Credential, stop func() error) {
 	h := openHub(t, cert.HubOptions{Dir: dir})
 	short := cert.WorkloadLeaf(workerURI, true)
 	short.Life = 10 * time.Minute
@@ -225,7 +226,7 @@ func renewing(t *testing.T, dir string) (own *cert.Credential, stop func() error
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
-	own, err := cert.OpenCredential(h.Path("worker", cert.CredentialFile))
+	own, err := mutual.OpenCredential(h.Path("worker", cert.CredentialFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,11 +351,11 @@ func TestBundles(t *testing.T) {
 	good, other, trust := read("a", cert.CredentialFile), read("b", cert.CredentialFile), read("a", cert.TrustFile)
 	replace("own", good)
 	replace("roots", trust)
-	own, err := cert.OpenCredential(filepath.Join(dir, "own"))
+	own, err := mutual.OpenCredential(filepath.Join(dir, "own"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots, err := cert.OpenTrust(filepath.Join(dir, "roots"))
+	roots, err := mutual.OpenTrust(filepath.Join(dir, "roots"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +374,7 @@ func TestBundles(t *testing.T) {
 		if own.Leaf() != first || own.Err() == nil {
 			t.Errorf("%s: the certificate in force changed, or %v", name, own.Err())
 		}
-		if c, err := cert.OpenCredential(filepath.Join(dir, "own")); err == nil {
+		if c, err := mutual.OpenCredential(filepath.Join(dir, "own")); err == nil {
 			t.Errorf("%s: opened %v", name, c.Leaf().URIs)
 		}
 	}
@@ -387,7 +388,7 @@ func TestBundles(t *testing.T) {
 		if roots.Roots() != pool || roots.Err() == nil {
 			t.Errorf("%s: the trust in force changed, or %v", name, roots.Err())
 		}
-		if _, err := cert.OpenTrust(filepath.Join(dir, "roots")); err == nil {
+		if _, err := mutual.OpenTrust(filepath.Join(dir, "roots")); err == nil {
 			t.Errorf("%s: opened", name)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 // exactly welcomes one URI.
@@ -24,18 +25,18 @@ func exactly(want string) func(string) error {
 	}
 }
 
-// mutual reads the files of a mount as a process would that knows nothing of the hub.
-func mutual(t *testing.T, h *cert.Hub, dir string, check func(string) error) cert.Mutual {
+// mountTLS reads the files of a mount as a process would that knows nothing of the hub.
+func mountTLS(t *testing.T, h *cert.Hub, dir string, check func(string) error) mutual.TLS {
 	t.Helper()
-	own, err := cert.OpenCredential(h.Path(dir, cert.CredentialFile))
+	own, err := mutual.OpenCredential(h.Path(dir, cert.CredentialFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	peers, err := cert.OpenTrust(h.Path(dir, cert.TrustFile))
+	peers, err := mutual.OpenTrust(h.Path(dir, cert.TrustFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cert.Mutual{Own: own, Peers: peers, Check: check, Protocols: []string{"h2", "http/1.1"}}
+	return mutual.TLS{Own: own, Peers: peers, Check: check, Protocols: []string{"h2", "http/1.1"}}
 }
 
 // echo serves TLS on loopback and sends back what it gets, until the test ends.
@@ -97,8 +98,8 @@ func TestRotationUnderHandshakes(t *testing.T) {
 	h := openHub(t, cert.HubOptions{MinSigningAge: 1})
 	mount(t, h, "worker/podidentity", cert.WorkloadAuthority, cert.WorkloadLeaf(workerURI, true))
 	mount(t, h, "router/podidentity", cert.WorkloadAuthority, cert.WorkloadLeaf(routerURI, false))
-	address := echo(t, mutual(t, h, "worker/podidentity", exactly(routerURI)).Server())
-	client := mutual(t, h, "router/podidentity", exactly(workerURI))
+	address := echo(t, mountTLS(t, h, "worker/podidentity", exactly(routerURI)).Server())
+	client := mountTLS(t, h, "router/podidentity", exactly(workerURI))
 	config := client.Client()
 
 	lasting, err := meet(address, config)
@@ -181,9 +182,9 @@ func TestMutual(t *testing.T) {
 		mount(t, hub, "actor", cert.ActorAuthority, cert.TunnelLeaf(routerURI))
 		mount(t, hub, "service", cert.ServiceAuthority, cert.ServiceLeaf("api.ate-system.svc"))
 	}
-	server := mutual(t, h, "worker", exactly(routerURI))
+	server := mountTLS(t, h, "worker", exactly(routerURI))
 	address := echo(t, server.Server())
-	swap := func(m cert.Mutual, own cert.Holder, peers *cert.Trust) cert.Mutual {
+	swap := func(m mutual.TLS, own mutual.Holder, peers *mutual.Trust) mutual.TLS {
 		if own != nil {
 			m.Own = own
 		}
@@ -192,7 +193,7 @@ func TestMutual(t *testing.T) {
 		}
 		return m
 	}
-	router := mutual(t, h, "router", exactly(workerURI))
+	router := mountTLS(t, h, "router", exactly(workerURI))
 	for _, tc := range []struct {
 		name   string
 		client *tls.Config
@@ -200,13 +201,13 @@ func TestMutual(t *testing.T) {
 	}{
 		{"router and worker", router.Client(), true},
 		{"a client without a certificate", &tls.Config{InsecureSkipVerify: true}, false},
-		{"a URI that is almost right", swap(router, mutual(t, h, "near", nil).Own, nil).Client(), false},
-		{"the right URI of another authority", swap(router, mutual(t, h, "actor", nil).Own, nil).Client(), false},
-		{"the right URI of another installation", swap(router, mutual(t, other, "router", nil).Own, nil).Client(), false},
-		{"the certificate of a service", swap(router, mutual(t, h, "service", nil).Own, nil).Client(), false},
-		{"a server that is not the expected one", mutual(t, h, "router", exactly(workerURI+"x")).Client(), false},
-		{"a server of another installation", swap(router, nil, mutual(t, other, "router", nil).Peers).Client(), false},
-		{"a client that expects nobody", mutual(t, h, "router", nil).Client(), false},
+		{"a URI that is almost right", swap(router, mountTLS(t, h, "near", nil).Own, nil).Client(), false},
+		{"the right URI of another authority", swap(router, mountTLS(t, h, "actor", nil).Own, nil).Client(), false},
+		{"the right URI of another installation", swap(router, mountTLS(t, other, "router", nil).Own, nil).Client(), false},
+		{"the certificate of a service", swap(router, mountTLS(t, h, "service", nil).Own, nil).Client(), false},
+		{"a server that is not the expected one", mountTLS(t, h, "router", exactly(workerURI+"x")).Client(), false},
+		{"a server of another installation", swap(router, nil, mountTLS(t, other, "router", nil).Peers).Client(), false},
+		{"a client that expects nobody", mountTLS(t, h, "router", nil).Client(), false},
 		{"a client that expects a name", router.ClientOf("worker.test"), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -227,16 +228,16 @@ func TestMutual(t *testing.T) {
 	t.Run("a server with a certificate that is for clients", func(t *testing.T) {
 		bad := swap(server, router.Own, nil)
 		bad.Check = exactly(workerURI)
-		if c, err := meet(echo(t, bad.Server()), swap(mutual(t, h, "router", exactly(routerURI)), server.Own, nil).Client()); err == nil {
+		if c, err := meet(echo(t, bad.Server()), swap(mountTLS(t, h, "router", exactly(routerURI)), server.Own, nil).Client()); err == nil {
 			_ = c.Close()
 			t.Error("it is accepted")
 		}
 	})
 	t.Run("a service by its name", func(t *testing.T) {
-		service := mutual(t, h, "service", exactly(routerURI))
+		service := mountTLS(t, h, "service", exactly(routerURI))
 		service.Peers = router.Peers // it admits pods
 		at := echo(t, service.Server())
-		caller := swap(router, nil, mutual(t, h, "service", nil).Peers)
+		caller := swap(router, nil, mountTLS(t, h, "service", nil).Peers)
 		for name, ok := range map[string]bool{"api.ate-system.svc": true, "api.ate-system.svc.evil": false, "ate-system.svc": false, "": false} {
 			c, err := meet(at, caller.ClientOf(name))
 			if (err == nil) != ok {

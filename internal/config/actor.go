@@ -30,19 +30,11 @@ type Actor struct {
 
 // ActorWay is how actors are reached. Services with the same way share what they know of actors, and the requests that wait.
 type ActorWay struct {
-	Control ActorControl
+	Control ControlPlane
 	Workers ActorWorkers
 	Parking ActorParking
 	// AssignmentTTL is how long it is taken for granted where an actor is; 0 asks the control plane for each request. Default 5 s.
 	AssignmentTTL time.Duration
-}
-
-// ActorControl is where the control plane is, and who we are there. Files are PEM, and read again when they change.
-type ActorControl struct {
-	Address        string // host:port
-	ServerName     string // in its certificate; default the host of Address
-	CredentialFile string // our key and chain
-	CAFile         string // who signs its certificate
 }
 
 // ActorWorkers is how workers are reached, where the control plane says that they are.
@@ -80,7 +72,7 @@ func (d *decoder) actor(o *object, lb *LoadBalancer) *Actor {
 		return nil
 	}
 	a := &Actor{Pos: o.at}
-	d.actorControl(o, a)
+	a.Way.Control, a.controlFiles = d.controlPlane(o)
 	d.actorWorkers(o, a)
 	d.actorParking(o.child("parking"), &a.Way.Parking)
 	a.Way.AssignmentTTL = 5 * time.Second
@@ -107,30 +99,6 @@ func (d *decoder) actor(o *object, lb *LoadBalancer) *Actor {
 	return a
 }
 
-func (d *decoder) actorControl(o *object, a *Actor) {
-	c := o.child("control")
-	if c == nil {
-		o.missing("control { … }", `write control { address = "host:port", credential_file = "…", ca_file = "…" }`)
-		return
-	}
-	w := &a.Way.Control
-	addr := c.str("address", true)
-	host, _, err := net.SplitHostPort(addr.s)
-	if addr.ok && (err != nil || host == "" || !validPort(addr.s)) {
-		d.bad(addr, CodeAddress, "address in %s must be host:port", c.title)
-	}
-	w.Address, w.ServerName = addr.s, host
-	if name := c.str("server_name", false); name.ok {
-		if canonical, why := canonicalHost(name.s); why != "" || canonical == "" {
-			d.bad(name, CodeValue, "server_name in %s is no host name", c.title)
-		}
-		w.ServerName = name.s
-	}
-	a.controlFiles = d.credentials(c)
-	w.CredentialFile, w.CAFile = a.controlFiles[0].s, a.controlFiles[1].s
-	c.finish(nil)
-}
-
 func validPort(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	n, perr := strconv.Atoi(port)
@@ -155,17 +123,6 @@ func (d *decoder) actorWorkers(o *object, a *Actor) {
 	a.workerFiles = d.credentials(c)
 	w.CredentialFile, w.CAFile = a.workerFiles[0].s, a.workerFiles[1].s
 	c.finish(nil)
-}
-
-// credentials reads the names of the files of one side of mutual TLS.
-func (d *decoder) credentials(o *object) [2]text {
-	files := [2]text{o.str("credential_file", true), o.str("ca_file", true)}
-	for i, key := range []string{"credential_file", "ca_file"} {
-		if files[i].ok && files[i].s == "" {
-			d.bad(files[i], CodeValue, "%s in %s is empty", key, o.title)
-		}
-	}
-	return files
 }
 
 func (d *decoder) actorParking(o *object, p *ActorParking) {
@@ -280,7 +237,7 @@ func actorTree(a *Actor, lb *LoadBalancer) any {
 		rules = append(rules, tree{"name": r.Name, "callers": r.Callers, "actors": r.Actors, "ports": filled(r.Ports), "methods": filled(r.Methods), "paths": filled(r.Paths)})
 	}
 	return tree{
-		"control": tree{"address": w.Control.Address, "server_name": w.Control.ServerName, "credential_file": w.Control.CredentialFile, "ca_file": w.Control.CAFile},
+		"control": controlTree(w.Control),
 		"workers": tree{"port": w.Workers.Port, "trust_domain": w.Workers.TrustDomain, "credential_file": w.Workers.CredentialFile, "ca_file": w.Workers.CAFile},
 		"parking": tree{
 			"budget": dur(w.Parking.Budget), "max": w.Parking.Max, "retry_interval": dur(w.Parking.RetryInterval),

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net"
 	"net/netip"
 	"strconv"
 	"time"
@@ -13,9 +12,9 @@ import (
 // actor that it is opened for, before anything else, and nothing in a configuration adds to that.
 type Egress struct {
 	Pos            acl.Span
-	IdentityCAFile string // PEM; whose certificates open tunnels; default the client_ca_file of tls
-	TrustDomain    string // of actors; default substrate-actor.local
-	Control        EgressControl
+	IdentityCAFile string         // PEM; whose certificates open tunnels; default the client_ca_file of tls
+	TrustDomain    string         // of actors; default substrate-actor.local
+	Control        ControlPlane   // that knows actors and policies
 	MinterSocket   string         // where certificates are minted for names whose TLS is opened; "": none is
 	HostsFile      string         // names are resolved by it alone; "": by the system
 	OriginCAFile   string         // PEM roots for origins, beside the system's; "" none
@@ -27,19 +26,13 @@ type Egress struct {
 	AuditLog       string         // "stdout", "stderr" or a file; default stdout
 
 	identityPos, originPos acl.Span
-}
-
-// EgressControl is the control plane that knows actors and policies.
-type EgressControl struct {
-	Address     string // host:port
-	ServerName  string // in its certificate; default the host of Address
-	Credentials string // directory with our certificate and whom we believe, as a component's
+	controlFiles           [2]text // for CheckFiles: credential_file, ca_file
 }
 
 // Placeless is a copy that knows nothing of where it was written: equal ones say the same.
 func (g *Egress) Placeless() Egress {
 	c := *g
-	c.Pos, c.identityPos, c.originPos = acl.Span{}, acl.Span{}, acl.Span{}
+	c.Pos, c.identityPos, c.originPos, c.controlFiles = acl.Span{}, acl.Span{}, acl.Span{}, [2]text{}
 	return c
 }
 
@@ -54,19 +47,7 @@ func (d *decoder) egress(o *object, e *Entrypoint) *Egress {
 			d.bad(t, CodeRange, "trust_domain in %s is empty", o.title)
 		}
 	}
-	if c := o.child("control"); c != nil {
-		c.kind = "egress control"
-		at := c.str("address", true)
-		if _, _, err := net.SplitHostPort(at.s); at.ok && err != nil {
-			d.bad(at, CodeAddress, "address in %s is not host:port", c.title)
-		}
-		g.Control.Address = at.s
-		g.Control.ServerName = c.str("server_name", false).s
-		g.Control.Credentials = c.str("credentials", true).s
-		c.finish(nil)
-	} else {
-		o.missing("control", "say where actors and policies are known: control { address, credentials }")
-	}
+	g.Control, g.controlFiles = d.controlPlane(o)
 	g.MinterSocket, g.HostsFile = o.str("minter_socket", false).s, o.str("hosts_file", false).s
 	roots := o.str("origin_ca_file", false)
 	g.OriginCAFile, g.originPos = roots.s, roots.at
@@ -114,7 +95,7 @@ func egressTree(g *Egress) any {
 	}
 	return tree{
 		"identity_ca_file": g.IdentityCAFile, "trust_domain": g.TrustDomain,
-		"control":       tree{"address": g.Control.Address, "server_name": orNull(g.Control.ServerName), "credentials": g.Control.Credentials},
+		"control":       controlTree(g.Control),
 		"minter_socket": orNull(g.MinterSocket), "hosts_file": orNull(g.HostsFile), "origin_ca_file": orNull(g.OriginCAFile),
 		"allow_private": prefixes(g.AllowPrivate), "deny_cidrs": prefixes(g.DenyCIDRs), "allow_fronting": g.AllowFronting,
 		"connect_timeout": dur(g.ConnectTimeout), "max_tunnels_per_actor": g.MaxTunnels, "audit_log": g.AuditLog,

@@ -31,6 +31,7 @@ func (l Loader) CheckFiles(cfg *Config, now time.Time) acl.Diagnostics {
 		}
 		if g := cfg.Entrypoints[name].Egress; g != nil {
 			c.roots(g.IdentityCAFile, g.identityPos, "identity_ca_file of entrypoints "+strconv.Quote(name))
+			c.mutual(g.controlFiles, "control of entrypoints "+strconv.Quote(name))
 			if g.OriginCAFile != "" {
 				c.roots(g.OriginCAFile, g.originPos, "origin_ca_file of entrypoints "+strconv.Quote(name))
 			}

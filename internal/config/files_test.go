@@ -192,3 +192,33 @@ func TestCheckFilesOfActors(t *testing.T) {
 		}
 	}
 }
+
+// The files of an egress block's control plane are looked at like those of an actor block's.
+func TestCheckEgressControlFiles(t *testing.T) {
+	cfg, diags := config.Loader{}.Load([]config.Source{src("in.acl", `entrypoints "e" {
+  address  = ":1"
+  protocol = "connect"
+  tls {
+    cert_file      = "/none/own.pem"
+    key_file       = "/none/own.pem"
+    client_auth    = "require"
+    client_ca_file = "/none/actors.pem"
+  }
+  egress {
+    control { address = "a:1", credential_file = "/none/egress.pem", ca_file = "/none/api.pem" }
+  }
+}
+`)})
+	if cfg == nil {
+		t.Fatal(diags)
+	}
+	got := report(config.Loader{}.CheckFiles(cfg, time.Now()))
+	for _, want := range []string{
+		`11:50: error config.file: credential_file of control of entrypoints "e": the file does not exist`,
+		`11:80: error config.file: ca_file of control of entrypoints "e": the file does not exist`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 func signingRequest(t *testing.T) []byte {
@@ -89,11 +90,11 @@ func checkTunnelLeaf(t *testing.T, s system, chain [][]byte, csr []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots, err := cert.OpenTrust(s.path("egress", "actor-id-ca-certs", "ca.crt"))
+	roots, err := mutual.OpenTrust(s.path("egress", "actor-id-ca-certs", "ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	uri, err := cert.VerifyURI([]*x509.Certificate{leaf}, roots.Roots(), x509.ExtKeyUsageClientAuth)
+	uri, err := mutual.VerifyURI([]*x509.Certificate{leaf}, roots.Roots(), x509.ExtKeyUsageClientAuth)
 	if err != nil || uri != "spiffe://substrate-actor.local/worker-for-actor/demo/a1" || len(leaf.DNSNames) > 0 {
 		t.Errorf("the leaf is %q and %v, %v", uri, leaf.DNSNames, err)
 	}

@@ -112,7 +112,11 @@ var stopReasons = map[actor.Op]atenetx.StopReason{
 
 // Stop has an actor stopped by the worker that it is assigned to, or by one of the node where it is kept.
 func (h *Hosts) Stop(ctx context.Context, a actor.Actor, op actor.Op) error {
-	return h.tell(ctx, h.find(a), &atenetx.Order{Stop: &atenetx.Stop{Actor: encodeActor(a), Reason: stopReasons[op]}})
+	to := h.find(a)
+	if to == nil && a.Assignment == nil {
+		return fmt.Errorf("no worker of node %s is attached: %w", a.Node, actor.ErrUnavailable)
+	}
+	return h.tell(ctx, to, &atenetx.Order{Stop: &atenetx.Stop{Actor: encodeActor(a), Reason: stopReasons[op]}})
 }
 
 // find returns the stream of the worker that has an actor, or nil.

@@ -3,6 +3,7 @@ package devplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
@@ -100,7 +101,7 @@ func (p *Plane) AttachWorker(ctx context.Context, w actor.Worker) (actor.Worker,
 			}
 		}
 		w.Meta, w.Draining = before.Meta, before.Draining
-		if err := putWorker(tx, &w); err != nil {
+		if err := errors.Join(putWorker(tx, &w), abandon(tx, before.Node)); err != nil {
 			return w, err
 		}
 		err = countHosted(tx, &w)
@@ -144,10 +145,11 @@ func (p *Plane) changeWorker(ctx context.Context, name string, f func(store.Tx, 
 		if err != nil {
 			return w, err
 		}
+		node := w.Node
 		if err := f(tx, &w); err != nil {
 			return w, err
 		}
-		if err := putWorker(tx, &w); err != nil {
+		if err := errors.Join(putWorker(tx, &w), abandon(tx, node)); err != nil {
 			return w, err
 		}
 		err = countHosted(tx, &w)
@@ -255,8 +257,8 @@ func (p *Plane) DrainWorker(ctx context.Context, name string) (actor.Worker, err
 	return p.changeWorker(ctx, name, func(_ store.Tx, w *actor.Worker) error { w.Draining = true; return nil })
 }
 
-// DeleteWorker forgets a worker, and returns what it was. Its actors are crashed, and operations on them that are under way
-// will find that they have lost.
+// DeleteWorker forgets a worker, and returns what it was. Its actors are crashed, with the last worker of a node also those that
+// are kept there, and operations on them that are under way will find that they have lost.
 func (p *Plane) DeleteWorker(ctx context.Context, name string, t actor.Terms) (actor.Worker, error) {
 	if !actor.ValidName(name) {
 		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker.name: %.80q is no name", name)
@@ -272,7 +274,42 @@ func (p *Plane) DeleteWorker(ctx context.Context, name string, t actor.Terms) (a
 		if err := p.lose(tx, name, "the worker is gone"); err != nil {
 			return w, err
 		}
-		return w, tx.Delete(workerKey(name), w.Version)
+		return w, errors.Join(tx.Delete(workerKey(name), w.Version), abandon(tx, w.Node))
+	})
+}
+
+// abandon crashes the actors that are kept on a node which no worker is on any more: nobody could resume or end them, and they
+// could not even be deleted.
+func abandon(tx store.Tx, node string) error {
+	if node == "" {
+		return nil
+	}
+	served := errors.New("served")
+	err := each(tx, KindWorker, "", func(r store.Record) error {
+		var w actor.Worker
+		if err := decode(r, &w); err != nil {
+			return err
+		}
+		if w.Node == node {
+			return served
+		}
+		return nil
+	})
+	if errors.Is(err, served) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return each(tx, KindAtespace, "", func(at store.Record) error {
+		return each(tx, KindActor, at.Name, func(r store.Record) error {
+			a := actor.Actor{Ref: actor.Ref{Atespace: r.Group, Name: r.Name}}
+			if err := decode(r, &a); err != nil || a.Node != node {
+				return err
+			}
+			a.Meta = metaOf(r)
+			return errors.Join(unlock(tx, a.Ref), crash(tx, &a, fmt.Sprintf("node %s, where it was kept, is gone", node)))
+		})
 	})
 }
 

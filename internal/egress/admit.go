@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
-	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 // Opening is what somebody brings who wants a tunnel.
@@ -39,7 +39,7 @@ func Identify(o Opening, b Believed) (Claim, Verdict) {
 	if b.Roots == nil {
 		return Claim{}, refuse(503, RootsMissing, "no actor identity is believed")
 	}
-	id, err := cert.VerifyURI(o.Chain, b.Roots, x509.ExtKeyUsageClientAuth)
+	id, err := mutual.VerifyURI(o.Chain, b.Roots, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return Claim{}, refuse(403, IdentityInvalid, err.Error())
 	}

@@ -16,6 +16,8 @@ const (
 	MaxMinting = maxMinting
 	DialRate   = dialRate
 	DialBurst  = dialBurst
+	WatchCalls = watchCalls
+	WatchRate  = watchCalls * int(time.Second/watchTick)
 )
 
 // ErrLeaves is what an actor is told that wants too many certificates.

@@ -19,7 +19,10 @@ type tenant struct {
 	origins origins
 	leaves  leaves
 
-	tunnels map[*tunnel]struct{} // guarded by g.mu
+	// Guarded by g.mu.
+	tunnels map[*tunnel]struct{}
+	looked  time.Time // when Watch has looked at it last
+	looking bool      // Watch is at it
 
 	mu    sync.Mutex // guards the rest
 	kept  policyKey  // of stands

@@ -7,6 +7,7 @@ package exchange
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -207,6 +208,8 @@ type Exchange struct {
 	goneClosed bool
 	cancel     context.CancelCauseFunc
 	ctx        context.Context
+	expires    time.Time          // zero: never
+	unbind     context.CancelFunc // of what ends ctx then; nil nothing does yet
 }
 
 // ErrDeparted is the cause of everything that ends because the client went away.
@@ -214,6 +217,9 @@ var ErrDeparted = errors.New("client departed")
 
 // ErrForced is the cause of what ends because the drain deadline passed.
 var ErrForced = errors.New("drain deadline passed")
+
+// ErrExpired is the cause of what ends because the deadline has passed that the client has set itself.
+var ErrExpired = fmt.Errorf("the client's deadline has passed: %w", context.DeadlineExceeded)
 
 // Begin prepares a (re)used exchange for a new request.
 func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, now time.Time) {
@@ -229,6 +235,7 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.departed.Store(false)
 	x.forced.Store(false)
 	x.gone, x.goneClosed, x.cancel, x.ctx = nil, false, nil, nil
+	x.expires, x.unbind = time.Time{}, nil
 	x.Record.begin(now)
 	x.Record.Peer = info.Remote
 	x.Record.ClientIP = info.Remote.Addr().Unmap()
@@ -409,7 +416,16 @@ func (x *Exchange) Departed() <-chan struct{} {
 	return x.gone
 }
 
-// Context returns a context that ends when the client goes away or the exchange ends.
+// Expire has contexts that Context returns from now on end with ErrExpired at a time; a later call has no effect.
+func (x *Exchange) Expire(at time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.expires.IsZero() {
+		x.expires = at
+	}
+}
+
+// Context returns a context that ends when the client goes away or the exchange ends, or as Expire says.
 func (x *Exchange) Context() context.Context {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -418,6 +434,9 @@ func (x *Exchange) Context() context.Context {
 		if err := x.over(); err != nil {
 			x.cancel(err)
 		}
+	}
+	if !x.expires.IsZero() && x.unbind == nil {
+		x.ctx, x.unbind = context.WithDeadlineCause(x.ctx, x.expires, ErrExpired)
 	}
 	return x.ctx
 }
@@ -448,10 +467,13 @@ func (x *Exchange) End(o Outcome) bool {
 	}
 	x.Record.Duration = time.Since(x.Record.Start)
 	x.mu.Lock()
-	cancel := x.cancel
+	cancel, unbind := x.cancel, x.unbind
 	x.mu.Unlock()
 	if cancel != nil {
 		cancel(context.Canceled)
+	}
+	if unbind != nil {
+		unbind()
 	}
 	return true
 }

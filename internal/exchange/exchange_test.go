@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -102,6 +103,45 @@ func TestDepartAndForce(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What the client has set as its own deadline ends every context from then on, whether one was asked for before or not, and
+// only this exchange's.
+func TestExpire(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			x, c := begun()
+			early := context.Background()
+			if before {
+				early = x.Context()
+			}
+			x.Expire(time.Now().Add(time.Second))
+			x.Expire(time.Now().Add(time.Millisecond))
+			ctx := x.Context()
+			if d, ok := ctx.Deadline(); !ok || time.Until(d) != time.Second || ctx != x.Context() {
+				t.Errorf("the deadline is %v %v", d, ok)
+			}
+			<-ctx.Done()
+			if context.Cause(ctx) != exchange.ErrExpired || !errors.Is(exchange.ErrExpired, context.DeadlineExceeded) || early.Err() != nil || x.Gone() {
+				t.Errorf("cause %v; before %v", context.Cause(ctx), early.Err())
+			}
+			x.End(exchange.OutcomeOK)
+			if before && early.Err() == nil {
+				t.Error("a context outlives the exchange")
+			}
+			x.Begin(c, x.Guard, x.Conn, time.Now())
+			if _, ok := x.Context().Deadline(); ok {
+				t.Error("the next exchange inherits the deadline")
+			}
+			x.Expire(time.Now().Add(time.Hour))
+			ctx = x.Context()
+			x.Depart()
+			if context.Cause(ctx) != exchange.ErrDeparted {
+				t.Errorf("cause %v", context.Cause(ctx))
+			}
+			x.End(exchange.OutcomeOK)
+		})
 	}
 }
 

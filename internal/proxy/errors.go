@@ -80,7 +80,7 @@ func (f *forward) tripError(cause conn.Cause, err error) (e *exchange.Error, bla
 	}
 	switch {
 	case cause == conn.CauseDeadline && f.callOver():
-		return callEnded(errCallEnded), false
+		return callEnded(exchange.ErrExpired), false
 	case cause == conn.CauseDeadline:
 		e = f.late(exchange.CodeResponseTimeout, f.dispatchLimit(), fmt.Errorf("no response head within %v", time.Since(f.dispatch).Round(time.Millisecond)))
 	case errors.Is(err, exchange.ErrBadResponse):
@@ -98,7 +98,7 @@ func (f *forward) relayError(cause conn.Cause, err error) (e *exchange.Error, bl
 	}
 	switch {
 	case cause == conn.CauseDeadline && f.callOver():
-		return callEnded(errCallEnded), false
+		return callEnded(exchange.ErrExpired), false
 	case cause == conn.CauseDeadline && f.totalLeft() <= 0:
 		e = f.late(exchange.CodeStreamTotal, limitTotal, errors.New("stream ended by "+limitTotal))
 	case cause == conn.CauseDeadline:

@@ -11,10 +11,7 @@ import (
 // limitCall is the limit that a gRPC client sets itself, by the name of its field.
 const limitCall = "grpc-timeout"
 
-var (
-	errBadTimeout = errors.New("grpc-timeout is not up to eight digits and one of H, M, S, m, u, n")
-	errCallEnded  = errors.New("the client's deadline for the call has passed")
-)
+var errBadTimeout = errors.New("grpc-timeout is not up to eight digits and one of H, M, S, m, u, n")
 
 // takeCall finds out whether the exchange is a gRPC call, and takes its client's deadline in. It runs since the request came.
 func (f *forward) takeCall() error {
@@ -31,8 +28,9 @@ func (f *forward) takeCall() error {
 			return e
 		}
 		if f.callLimit = d; d <= time.Since(f.x.Record.Start) {
-			return callEnded(errCallEnded)
+			return callEnded(exchange.ErrExpired)
 		}
+		f.x.Expire(f.x.Record.Start.Add(d))
 	}
 	return nil
 }

@@ -143,6 +143,9 @@ func (f *forward) run() error {
 	for fresh := false; ; {
 		if !fresh {
 			lease, err := f.backends.Pick(f.x, &f.tried)
+			if errors.Is(err, exchange.ErrExpired) {
+				return callEnded(err)
+			}
 			if err != nil {
 				return cmp.Or(last, err)
 			}

@@ -45,6 +45,7 @@ type Lot[K comparable, T any] struct {
 	parked   int        // requests with a place
 	idle     *list.List // of *flight between two attempts on which nobody waits, in the order of their becoming so
 	rejected uint64
+	quiet    chan struct{} // of Quiet, while somebody waits for it; nil nobody does
 	closed   bool
 }
 
@@ -360,6 +361,27 @@ func (l *Lot[K, T]) landLocked(f *flight[K, T], value T, err error, landing Land
 	delete(l.flights, f.key)
 	l.rouse(f)
 	close(f.done)
+	if len(l.flights) == 0 && l.quiet != nil {
+		close(l.quiet)
+		l.quiet = nil
+	}
+}
+
+// Quiet returns a channel that is closed as soon as there is no flight. Whoever wants to do without the lot waits for it before
+// Close: what is being woken is not left half way. A flight on which nobody waits any more comes to its end by itself, at the
+// latest one attempt after its budget.
+func (l *Lot[K, T]) Quiet() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.flights) == 0 {
+		quiet := make(chan struct{})
+		close(quiet)
+		return quiet
+	}
+	if l.quiet == nil {
+		l.quiet = make(chan struct{})
+	}
+	return l.quiet
 }
 
 // LotStats are counts of a Lot.

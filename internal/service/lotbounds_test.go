@@ -144,3 +144,37 @@ func TestNothingPoisonsAKey(t *testing.T) {
 		})
 	}
 }
+
+// Who waits for quiet waits for the last flight, and is not fooled by one before it.
+func TestQuiet(t *testing.T) {
+	answer := func(_ context.Context, key string, _ int) (string, error) {
+		if key == "b" {
+			time.Sleep(2 * time.Second)
+		} else {
+			time.Sleep(time.Second)
+		}
+		return "up", nil
+	}
+	inBubble(t, exact(), answer, func(t *testing.T, l *service.Lot[string, string], _ *sleeper) {
+		quiet := func() bool {
+			select {
+			case <-l.Quiet():
+				return true
+			default:
+				return false
+			}
+		}
+		if !quiet() {
+			t.Error("a lot without flights")
+		}
+		abandon(t, l, "a", "b")
+		begin, waiting := time.Now(), l.Quiet()
+		if quiet() || l.Quiet() != waiting {
+			t.Error("a lot with flights")
+		}
+		<-waiting
+		if d := time.Since(begin); d != 2*time.Second || !quiet() || l.Stats().Flights != 0 {
+			t.Errorf("quiet after %s", d)
+		}
+	})
+}

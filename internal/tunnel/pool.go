@@ -27,7 +27,7 @@ var (
 // Peer says how another process is reached.
 type Peer struct {
 	Addr string // host:port, or unix:/path
-	// TLS is asked for each connection. It must verify who the peer is, exactly (cert.Mutual, for instance): a connection
+	// TLS is asked for each connection. It must verify who the peer is, exactly (mutual.TLS, for instance): a connection
 	// is used for every tunnel of its key. It offers h2, and http/1.1 if that is to be spoken too. nil is clear text and HTTP/2, for
 	// tests.
 	TLS func() *tls.Config

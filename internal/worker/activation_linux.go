@@ -83,7 +83,8 @@ func (a *Activation) begin(ctx context.Context) error {
 		if err != nil {
 			a.once.Do(func() {}) // ended, before it has begun
 			stays := a.spec.Thaw && !errors.Is(err, errNoProcess)
-			return errors.Join(fmt.Errorf("%s: %w", s.name, err), a.undo(ctx, stays))
+			a.err = a.undo(ctx, stays) // for who wants to end it, too
+			return errors.Join(fmt.Errorf("%s: %w", s.name, err), a.err)
 		}
 		a.done = append(a.done, s)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/tunnel"
 	"github.com/sluice-proxy/sluice/internal/worker"
 )
@@ -54,7 +55,7 @@ func install(t *testing.T) *installation {
 }
 
 // mutual are the files of a process that was issued a leaf by an authority, and believes another.
-func (in *installation) mutual(dir, issuer string, leaf cert.Leaf, peers string, protocols ...string) cert.Mutual {
+func (in *installation) mutual(dir, issuer string, leaf cert.Leaf, peers string, protocols ...string) mutual.TLS {
 	in.t.Helper()
 	err := errors.Join(
 		in.hub.Mount(cert.Mount{Dir: dir, Authority: issuer, Leaf: &leaf}),
@@ -63,15 +64,15 @@ func (in *installation) mutual(dir, issuer string, leaf cert.Leaf, peers string,
 	if err != nil {
 		in.t.Fatal(err)
 	}
-	own, err := cert.OpenCredential(in.hub.Path(dir, cert.CredentialFile))
+	own, err := mutual.OpenCredential(in.hub.Path(dir, cert.CredentialFile))
 	if err != nil {
 		in.t.Fatal(err)
 	}
-	trust, err := cert.OpenTrust(in.hub.Path(dir+"-peers", cert.TrustFile))
+	trust, err := mutual.OpenTrust(in.hub.Path(dir+"-peers", cert.TrustFile))
 	if err != nil {
 		in.t.Fatal(err)
 	}
-	return cert.Mutual{Own: own, Peers: trust, Protocols: protocols}
+	return mutual.TLS{Own: own, Peers: trust, Protocols: protocols}
 }
 
 // mint certifies as the node's broker does.
@@ -96,7 +97,7 @@ func (in *installation) gateway() (addr string, connections *atomic.Int64) {
 		if strings.HasSuffix(a.Authority, ":25") {
 			return tunnel.Accepted{}, &tunnel.Refusal{Status: 403, Body: "egress denied"}
 		}
-		uri, err := cert.URIOf(a.Conn.TLS.PeerCertificates[0])
+		uri, err := mutual.URIOf(a.Conn.TLS.PeerCertificates[0])
 		return tunnel.Accepted{Serve: func(c conn.Conn) {
 			b := make([]byte, 64)
 			if n, err := c.Read(b); err == nil {
@@ -258,7 +259,7 @@ func (in *installation) ingress(w *worker.Worker) (addr string, router *tls.Conf
 	m := in.mutual("worker", cert.WorkloadAuthority, cert.WorkloadLeaf(workerURI, true), cert.WorkloadAuthority, "h2", "http/1.1")
 	m.Check = func(uri string) error {
 		if uri != routerURI {
-			return fmt.Errorf("%q: %w", uri, cert.ErrPeer)
+			return fmt.Errorf("%q: %w", uri, mutual.ErrPeer)
 		}
 		return nil
 	}
@@ -277,7 +278,7 @@ func (in *installation) ingress(w *worker.Worker) (addr string, router *tls.Conf
 	return l.Addr().String(), in.router("router", routerURI).Client()
 }
 
-func (in *installation) router(dir, uri string) cert.Mutual {
+func (in *installation) router(dir, uri string) mutual.TLS {
 	m := in.mutual(dir, cert.WorkloadAuthority, cert.WorkloadLeaf(uri, false), cert.WorkloadAuthority, "h2", "http/1.1")
 	m.Check = func(string) error { return nil }
 	return m

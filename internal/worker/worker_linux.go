@@ -19,7 +19,7 @@ var (
 	ErrStale   = errors.New("the actor is not active on this worker")
 	ErrRefused = errors.New("the actor did not take the connection")
 	ErrBusy    = errors.New("the actor has as many connections as it may have")
-	ErrActive  = errors.New("the actor is active already")
+	ErrActive  = errors.New("the actor is active already, or just being removed")
 	ErrSlots   = errors.New("the worker hosts as many actors as it can")
 	ErrNotUp   = errors.New("the actor did not get ready")
 	ErrClosed  = errors.New("the worker is shutting down")
@@ -93,10 +93,11 @@ type Worker struct {
 	o      Options
 	counts Counts
 
-	mu       sync.Mutex             // guards all below
-	stays    map[string]*Activation // by UID, from the first step to the last
-	active   map[string]*Activation // by reference, while tunnels are taken
-	children map[string]*process    // by UID: those that were started here and may be frozen
+	mu       sync.Mutex               // guards all below
+	stays    map[string]*Activation   // by UID, from the first step to the last
+	active   map[string]*Activation   // by reference, while tunnels are taken
+	removals map[string]chan struct{} // by UID: of actors without a stay, closed at their end
+	children map[string]*process      // by UID: those that were started here and may be frozen
 	closed   bool
 
 	wg sync.WaitGroup // of watchers
@@ -118,7 +119,7 @@ func New(o Options) *Worker {
 		o.SuspendDrain = defaultSuspendDrain
 	}
 	o.Bounds = o.Bounds.orDefault()
-	return &Worker{o: o, stays: make(map[string]*Activation), active: make(map[string]*Activation), children: make(map[string]*process)}
+	return &Worker{o: o, stays: make(map[string]*Activation), active: make(map[string]*Activation), removals: make(map[string]chan struct{}), children: make(map[string]*process)}
 }
 
 func (b Bounds) orDefault() Bounds {
@@ -172,7 +173,7 @@ func (w *Worker) admit(a *Activation) error {
 	switch {
 	case w.closed:
 		return ErrClosed
-	case w.stays[a.actor.UID] != nil:
+	case w.stays[a.actor.UID] != nil, w.removals[a.actor.UID] != nil:
 		return ErrActive
 	case len(w.stays) >= w.o.Slots:
 		return ErrSlots
@@ -218,14 +219,43 @@ func (w *Worker) Terminate(ctx context.Context, uid string) error {
 	if err := (Actor{UID: uid}).checkUID(); err != nil {
 		return fmt.Errorf("terminating: %w", err)
 	}
-	if a := w.stay(uid); a != nil {
-		if left, err := a.end(ctx, false); !left {
-			return err
+	for {
+		a, others, done := w.remove(uid)
+		switch {
+		case a != nil:
+			if left, err := a.end(ctx, false); !left {
+				return err
+			}
+		case others != nil:
+			<-others // it is bounded; what it could not remove is tried again
+		default:
+			defer done()
+			ctx, cancel := cleaningUp(ctx)
+			defer cancel()
+			return w.discard(ctx, uid)
 		}
 	}
-	ctx, cancel := cleaningUp(ctx)
-	defer cancel()
-	return w.discard(ctx, uid)
+}
+
+// remove begins the removal of an actor that has no stay: none begins until done. Otherwise it returns what comes first, the stay or
+// the end of somebody else's removal.
+func (w *Worker) remove(uid string) (a *Activation, others <-chan struct{}, done func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a = w.stays[uid]; a != nil {
+		return a, nil, nil
+	}
+	if others := w.removals[uid]; others != nil {
+		return nil, others, nil
+	}
+	ended := make(chan struct{})
+	w.removals[uid] = ended
+	return nil, nil, func() {
+		w.mu.Lock()
+		delete(w.removals, uid)
+		w.mu.Unlock()
+		close(ended)
+	}
 }
 
 // discard removes what is there of an actor that is not active.

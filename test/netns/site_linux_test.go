@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/fabric"
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 	"github.com/sluice-proxy/sluice/internal/tunnel"
 	"github.com/sluice-proxy/sluice/internal/worker"
 )
@@ -89,17 +90,17 @@ func (s *site) mount(dir, authority string, leaf cert.Leaf) {
 	}
 }
 
-func (s *site) mutual(own, peers string) cert.Mutual {
+func (s *site) mutual(own, peers string) mutual.TLS {
 	s.t.Helper()
-	c, err := cert.OpenCredential(s.hub.Path(own, cert.CredentialFile))
+	c, err := mutual.OpenCredential(s.hub.Path(own, cert.CredentialFile))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	trust, err := cert.OpenTrust(s.hub.Path(peers, cert.TrustFile))
+	trust, err := mutual.OpenTrust(s.hub.Path(peers, cert.TrustFile))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return cert.Mutual{Own: c, Peers: trust, Check: func(string) error { return nil }, Protocols: []string{"h2"}}
+	return mutual.TLS{Own: c, Peers: trust, Check: func(string) error { return nil }, Protocols: []string{"h2"}}
 }
 
 func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
@@ -134,7 +135,7 @@ func (s *site) serveBroker() {
 func (s *site) serveGateway() {
 	s.t.Helper()
 	server := tunnel.NewServer(tunnel.ServerConfig{Accept: func(_ context.Context, a *tunnel.Ask) (tunnel.Accepted, error) {
-		uri, err := cert.URIOf(a.Conn.TLS.PeerCertificates[0])
+		uri, err := mutual.URIOf(a.Conn.TLS.PeerCertificates[0])
 		return tunnel.Accepted{Serve: func(c conn.Conn) {
 			b := make([]byte, 16)
 			if n, err := c.Read(b); err == nil {
