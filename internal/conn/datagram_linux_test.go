@@ -88,6 +88,18 @@ func TestBatch(t *testing.T) {
 			if n, e := back.Receive(client, 0, 4, false); e != unix.EAGAIN {
 				t.Errorf("nothing waits, and there is %d %v", n, e)
 			}
+			if n, e := b.Send(fd, 0, len(texts)); n != len(texts) || e != 0 {
+				t.Fatalf("sent %d again: %v", n, e)
+			}
+			for i, s := range texts {
+				place := 3 - i
+				if n, e := back.Receive(client, place, place+1, false); n != 1 || e != 0 || string(back.Bytes(place)) != s || !back.Whole(place) {
+					t.Errorf("answer %d by itself: %d %v, %d bytes", i, n, e, len(back.Bytes(place)))
+				}
+			}
+			if n, e := back.Receive(client, 0, 1, false); n != 0 || e != unix.EAGAIN {
+				t.Errorf("nothing waits, and there is %d %v", n, e)
+			}
 		})
 	}
 }

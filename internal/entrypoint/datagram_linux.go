@@ -69,6 +69,7 @@ type datagrams struct {
 	fresh     bool // now is of the look under way
 	ticked    time.Time
 	turns     int
+	looks     uint64 // how many there have been
 	onReady   func(uint32)
 	onMore    func() bool
 }
@@ -220,6 +221,7 @@ func (l *datagrams) more() bool {
 	l.flush()
 	l.fresh = false
 	l.turns++
+	l.looks++
 	if l.turns >= loopTurn || l.attention.Load() {
 		return false
 	}

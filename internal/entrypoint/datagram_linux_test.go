@@ -436,7 +436,7 @@ func (s *faultySession) Close(err error) {
 // A panic in a handler is counted, wherever it comes, and neither ends the process nor keeps a session's place.
 func TestDatagramPanics(t *testing.T) {
 	h := &faulty{toBackend: toBackend{addr: echoUDP(t)}}
-	s, at := datagramSet(t, &entrypoint.Datagrams{Handler: h, MaxSessions: 1, Timeout: 300 * time.Millisecond})
+	s, at := datagramSet(t, &entrypoint.Datagrams{Handler: h, MaxSessions: 1, Timeout: time.Second}) // four looks at all sessions
 	c := udpClient(t, at, nil)
 	defer c.Close()
 	panics := func(n uint64) {

@@ -37,6 +37,7 @@ type session struct {
 
 	first        []byte // the only datagram so far, unanswered; nil: it is not sent again
 	sends        int    // how often it has been sent before, in other sessions
+	look         uint64 // the last one that found answers
 	held         [][]byte
 	heldBytes    int
 	last         time.Time // of the last datagram
@@ -306,7 +307,7 @@ func (l *datagrams) answers(s *session) {
 	if datagramBatch-l.pending < answerBatch {
 		l.flush()
 	}
-	n, errno := l.out.Receive(s.fd, l.pending, l.pending+answerBatch, false)
+	n, errno := l.out.Receive(s.fd, l.pending, l.pending+l.expected(s), false)
 	if errno != 0 {
 		if _, blamed := reasonOf(errno); blamed {
 			l.refused(s, errno)
@@ -323,6 +324,16 @@ func (l *datagrams) answers(s *session) {
 		l.owed[l.pending] = s
 		l.pending++
 	}
+}
+
+// expected is how many answers to ask for: one as a rule, since looking for a second one in vain costs as much as taking it;
+// where there are more, the next look tells of them, and a batch is taken then.
+func (l *datagrams) expected(s *session) int {
+	last := s.look
+	if s.look = l.looks; last+1 == l.looks {
+		return answerBatch
+	}
+	return 1
 }
 
 // flush sends the collected answers.

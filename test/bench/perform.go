@@ -170,8 +170,8 @@ func (r *request) rounds(ctx context.Context, up []*running, w workload, keep fu
 			if err != nil {
 				r.progress("%s %s: %v", w.ID, p.name, err)
 			} else {
-				r.progress("%s %s %d/%d: %.1f µs/%s, %.0f/s, p99 %s ms, others %.0f %%, errors %d",
-					w.ID, p.name, round+1, r.trials, t.CPUMicros, w.Unit, t.PerSecond, millis(t.P99), 100*t.Others, t.Errors)
+				r.progress("%s %s %d/%d: %.1f µs/%s (bench %.1f), %.0f/s, p99 %s ms, others %.0f %%, errors %d",
+					w.ID, p.name, round+1, r.trials, t.CPUMicros, w.Unit, t.Bench, t.PerSecond, millis(t.P99), 100*t.Others, t.Errors)
 			}
 			out[i] = !keep(i, t, err)
 		}

@@ -187,7 +187,8 @@ func read(proxyRoot int, ours []int) (reading, error) {
 type usage struct {
 	wall   time.Duration
 	proxy  time.Duration
-	others float64 // share of the machine, 0 to 1, that neither proxy nor bench used
+	bench  time.Duration // of the client, the upstream and the harness
+	others float64       // share of the machine, 0 to 1, that neither proxy nor bench used
 }
 
 // since is the use from an earlier reading to this one. extra is CPU of the bench that no
@@ -198,8 +199,8 @@ func (r reading) since(from reading, processors int, extra time.Duration) usage 
 	if whole <= 0 {
 		return usage{}
 	}
-	u := usage{wall: wall, proxy: r.proxy - from.proxy}
-	others := whole - (r.idle - from.idle) - u.proxy - (r.own - from.own) - extra
+	u := usage{wall: wall, proxy: r.proxy - from.proxy, bench: r.own - from.own + extra}
+	others := whole - (r.idle - from.idle) - u.proxy - u.bench
 	u.others = max(0, float64(others)/float64(whole))
 	return u
 }

@@ -76,7 +76,7 @@ func TestUsage(t *testing.T) {
 	to := reading{at: t0.Add(5 * time.Second), idle: 13 * time.Second, proxy: 4 * time.Second, own: 4 * time.Second}
 	// 10 s of two processors: 3 idle, 3 proxy, 2 bench, half a second of a tool that ended.
 	u := to.since(from, 2, 500*time.Millisecond)
-	if u.wall != 5*time.Second || u.proxy != 3*time.Second || u.others < 0.149 || u.others > 0.151 {
+	if u.wall != 5*time.Second || u.proxy != 3*time.Second || u.bench != 2500*time.Millisecond || u.others < 0.149 || u.others > 0.151 {
 		t.Errorf("usage is %+v", u)
 	}
 	if u := to.since(from, 2, 5*time.Second); u.others != 0 {

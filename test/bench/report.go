@@ -123,7 +123,7 @@ func (r *result) workload(w workload) string {
 	if w.First {
 		t.head = append(t.head, "first byte p50 at 70 %", "p99")
 	}
-	t.head = append(t.head, "PSS MiB", "others %", "errors", "")
+	t.head = append(t.head, "PSS MiB", "bench µs", "min–max", "others %", "errors", "")
 	nginx, measured := rowOf(r.Rows, w.ID, nameNginx)
 	var rate float64
 	for _, p := range r.Proxies {
@@ -148,7 +148,8 @@ func (r *result) workload(w workload) string {
 			rate = x.Fixed.Wanted
 			errors, others, noisy = errors+x.Fixed.Errors, max(others, x.Fixed.Others), noisy || x.Fixed.Noisy
 		}
-		t.add(append(cells, fmt.Sprintf("%.0f", mib(x.PSS.Median)), fmt.Sprintf("%.0f", 100*others), fmt.Sprint(errors), remark(noisy, x.Failed))...)
+		t.add(append(cells, fmt.Sprintf("%.0f", mib(x.PSS.Median)), number(x.Bench.Median), number(x.Bench.Min)+"–"+number(x.Bench.Max),
+			fmt.Sprintf("%.0f", 100*others), fmt.Sprint(errors), remark(noisy, x.Failed))...)
 	}
 	out := fmt.Sprintf("## %s: %s\n\n", w.ID, w.Title) + t.String() + "\n"
 	if rate > 0 {

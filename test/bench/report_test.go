@@ -45,6 +45,7 @@ func TestMarkdown(t *testing.T) {
 	nginx, ours := testRow(nameNginx, 10, 1000, 500), testRow(nameSluice, 9, 1200, 600)
 	nginx.Fixed.Wanted, ours.Fixed.Wanted, ours.Fixed.Rate = 700, 700, spread{Median: 700}
 	nginx.P50.Median, ours.P50.Median = 30, 42
+	ours.Bench = spread{Median: 12, Min: 11.5, Max: 14.5}
 	nginx.Fixed.First50.Median, ours.Fixed.First50.Median = 200, 100
 	r := &result{
 		Started: "2026-01-02T03:04:05Z", Machine: "test", Processors: 2, Trials: 7, Seconds: 5, MaxOthers: 0.1, Tools: []string{"a", "b"},
@@ -60,7 +61,7 @@ func TestMarkdown(t *testing.T) {
 		"| W1 | 9.0 | 0.90 | ≤ 1.05 pass | ≤ 0.85 FAIL | – | – | – | – | – | – | 1.20 | ≤ 1.00 FAIL |  |",
 		"Memory under W1: 20.0 MiB, goal ≤ 30: pass.", "Idle connection: 8.0 KiB, goal ≤ 8: pass.",
 		"Latency of a single connection (W1): p50 +12.0 µs against nginx, goal ≤ +10: FAIL.", "First byte of a stream at 70 % (W1): p50 0.50 of nginx's, goal ≤ 1.00: pass.",
-		"| sluice | 9.0 | 9.0–9.0 | 0.90 | 1200 | 1.20 | 0.042 | 0.000 | 0.000 | 0.600 | 0.100 | 0.000 | 20 | 0 | 0 |  |",
+		"| sluice | 9.0 | 9.0–9.0 | 0.90 | 1200 | 1.20 | 0.042 | 0.000 | 0.000 | 0.600 | 0.100 | 0.000 | 20 | 12.0 | 11.5–14.5 | 0 | 0 |  |",
 		"| did not start |", "At 70 % is an open loop of 700 requests a second.",
 		"| sluice | 10 | 10 | 0.0 | 0.1 | 8.00 |  |",
 	} {

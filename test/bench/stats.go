@@ -8,6 +8,7 @@ import (
 // trial is what one run of a load tool against one proxy gave.
 type trial struct {
 	CPUMicros float64 `json:"cpu_us"`     // CPU of the proxy per unit; negative when nothing completed
+	Bench     float64 `json:"bench_us"`   // CPU of client, upstream and harness per unit: the pace of the machine
 	PerSecond float64 `json:"per_second"` // completed units
 	P50       float64 `json:"p50_us"`
 	P99       float64 `json:"p99_us"`
@@ -46,6 +47,7 @@ type row struct {
 	Workload string  `json:"workload"`
 	Proxy    string  `json:"proxy"`
 	CPU      spread  `json:"cpu_us"`
+	Bench    spread  `json:"bench_us"`
 	Rate     spread  `json:"per_second"`
 	P50      spread  `json:"p50_us"`
 	P99      spread  `json:"p99_us"`
@@ -92,6 +94,7 @@ func disturbed(trials []trial) (others float64, errors int64) {
 // summarise fills a row from its trials. limit is the share of others above which it is noisy.
 func (r *row) summarise(limit float64) {
 	r.CPU = figures(r.Trials, func(t trial) float64 { return t.CPUMicros })
+	r.Bench = figures(r.Trials, func(t trial) float64 { return t.Bench })
 	r.Rate = figures(r.Trials, func(t trial) float64 { return t.PerSecond })
 	r.P50 = figures(r.Trials, func(t trial) float64 { return t.P50 })
 	r.P99 = figures(r.Trials, func(t trial) float64 { return t.P99 })

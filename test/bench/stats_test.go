@@ -56,12 +56,12 @@ func TestMedianByCounting(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	r := row{Trials: []trial{
-		{CPUMicros: 10, PerSecond: 100, P50: 1, P99: 9, PSS: 30, Others: 0.02, Errors: 1},
-		{CPUMicros: 30, PerSecond: 300, P50: 3, P99: 7, PSS: 10, Others: 0.11},
-		{CPUMicros: 20, PerSecond: 200, P50: 2, P99: 8, PSS: 20, Others: 0.05, Errors: 2},
+		{CPUMicros: 10, Bench: 11, PerSecond: 100, P50: 1, P99: 9, PSS: 30, Others: 0.02, Errors: 1},
+		{CPUMicros: 30, Bench: 14, PerSecond: 300, P50: 3, P99: 7, PSS: 10, Others: 0.11},
+		{CPUMicros: 20, Bench: 12, PerSecond: 200, P50: 2, P99: 8, PSS: 20, Others: 0.05, Errors: 2},
 	}}
 	r.summarise(0.10)
-	if r.CPU != (spread{20, 10, 30}) || r.Rate.Median != 200 || r.P50.Median != 2 || r.P99.Median != 8 || r.PSS.Median != 20 {
+	if r.CPU != (spread{20, 10, 30}) || r.Bench != (spread{12, 11, 14}) || r.Rate.Median != 200 || r.P50.Median != 2 || r.P99.Median != 8 || r.PSS.Median != 20 {
 		t.Errorf("figures are %+v", r)
 	}
 	if r.Others != 0.11 || r.Errors != 3 || !r.Noisy {

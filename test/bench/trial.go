@@ -222,7 +222,7 @@ func (p *running) trial(res loadResult, u usage) (trial, error) {
 		return trial{}, err
 	}
 	return trial{
-		CPUMicros: float64(u.proxy.Microseconds()) / float64(res.N), PerSecond: res.PerSecond,
+		CPUMicros: float64(u.proxy.Microseconds()) / float64(res.N), Bench: float64(u.bench.Microseconds()) / float64(res.N), PerSecond: res.PerSecond,
 		P50: res.P50, P99: res.P99, First50: res.First50, First99: res.First99, PSS: pss, Others: u.others, Errors: res.Errors, Attempts: 1,
 	}, nil
 }
