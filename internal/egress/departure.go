@@ -48,13 +48,22 @@ func (d *departure) again(x *exchange.Exchange) Verdict {
 	q := d.input(x)
 	q.HostField = "" // is not sent: the target's authority is, which steps change
 	v := Judge(d.rules, q)
-	if v.OK() && v.Host == d.host {
+	if v.OK() && v.Host == d.host && pathOnly(&x.Request) {
 		return v
 	}
 	changed := refuse(403, Rewritten, string(v.Reason))
 	if v.OK() {
-		changed.Detail = "to " + v.Host.String()
+		changed.Detail = "to " + v.Host.String() + ", or with a target that is no path"
 	}
 	changed.Match, changed.Ruled, changed.Host = v.Match, v.Ruled, d.host
 	return changed
+}
+
+// pathOnly reports whether the target that will be sent is a path, and names no host beside the one that is decided about.
+func pathOnly(r *exchange.Request) bool {
+	target := r.Target
+	if r.Rewritten {
+		target = r.Path
+	}
+	return len(target) > 0 && (target[0] == '/' || string(target) == "*")
 }
