@@ -30,7 +30,8 @@ type walk struct {
 	Router     *string        `json:"router"`  // the one that takes the request
 	Handlers   []walkHandler  `json:"middlewares"`
 	Service    *walkService   `json:"service"`
-	Actor      *walkActor     `json:"actor,omitempty"` // where the service leads to actors
+	Inside     bool           `json:"inside_tunnel,omitempty"` // a request of an actor, whose policy decides first
+	Actor      *walkActor     `json:"actor,omitempty"`         // where the service leads to actors
 }
 
 // walkActor is the actor that a request is for.
@@ -172,7 +173,7 @@ func newWalk(cfg *config.Config, a *app.Answer) (*walk, error) {
 		Request: walkRequest{
 			Method: a.Method, Host: a.Host, Path: a.Path, NormalPath: a.NormalPath, ClientIP: a.ClientIP.String(), PeerTrusted: a.Trusted,
 		},
-		Routers: []walkRouter{}, Handlers: []walkHandler{},
+		Routers: []walkRouter{}, Handlers: []walkHandler{}, Inside: a.Inside,
 	}
 	for _, v := range a.Verdicts {
 		w.Routers = append(w.Routers, walkRouter{
@@ -185,11 +186,17 @@ func newWalk(cfg *config.Config, a *app.Answer) (*walk, error) {
 		w.Outcome, w.Refusal = walkRefused, &walkRefusal{Status: r.Status, Code: string(r.Code), Message: r.Public}
 		return w, nil
 	}
-	w.Router = &a.Router.Name
+	if a.Router != nil {
+		w.Router = &a.Router.Name
+	}
 	for _, mw := range a.Chain {
 		settings := maps.Clone(m.Middlewares[mw.Name])
 		delete(settings, "type")
 		w.Handlers = append(w.Handlers, walkHandler{Name: mw.Name, Type: mw.Type, Settings: settings})
+	}
+	if a.Service == nil { // what an actor asks for
+		w.Service = &walkService{Name: config.OriginService, Backends: []walkBackend{}, LeadsTo: "the destination that the policy of the actor allows"}
+		return w, nil
 	}
 	s := m.Services[a.Service.Name]
 	lb := s.LoadBalancer
@@ -281,9 +288,20 @@ func (w *walk) text() string {
 	} else if r != nil {
 		fmt.Fprintf(&b, "\nRefused: %d %s (%s)\n", r.Status, r.Code, r.Message)
 	} else {
-		fmt.Fprintf(&b, "\nForwarded to service %s by router %s\n", w.Service.Name, *w.Router)
+		fmt.Fprintf(&b, "\nForwarded to service %s by %s\n", w.Service.Name, w.by())
+	}
+	if w.Inside {
+		fmt.Fprintln(&b, "The policy of the actor decides before any router: see sluice policy explain")
 	}
 	return b.String()
+}
+
+// by says who has led it to its service.
+func (w *walk) by() string {
+	if w.Router == nil {
+		return "no router"
+	}
+	return "router " + *w.Router
 }
 
 // leadsTo says where a service leads CONNECTs; "" to backends.

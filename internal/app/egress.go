@@ -216,6 +216,7 @@ func (a *App) egressOptions(g *egressGateway) (o egress.Options, policies *contr
 	o = egress.Options{
 		Entrypoint: g.name, Settings: s, Roots: func() *x509.CertPool { return roots.Roots() }, Actor: client.GetActor, Policies: policies,
 		Resolver: egress.System{}, Network: a.dialFunc(), Clock: a.clock, Audit: audit, Log: a.log, Close: end, Serve: a.serveInside(g),
+		Route:   a.servers.get(g.name).front.Inside,
 		Forward: func(b *service.Balancer) exchange.Handler { return proxy.New(b) },
 	}
 	if s.HostsFile != "" {

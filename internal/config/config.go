@@ -201,14 +201,16 @@ type Router struct {
 	Pos         acl.Span
 	RuleText    string
 	Rule        *route.Rule
-	Service     string
+	Service     string   // OriginService, or a key of the services
 	Entrypoints []string // empty: every entrypoint of the protocol
 	Middlewares []string
 	Priority    int // > 0 explicit; else the rule's length decides
 	// Protocol says whether it routes requests (HTTP), connections (TCP), requests for tunnels (CONNECT) or datagrams (UDP): that of
 	// its entrypoints, and where it names none what its rule judges.
 	Protocol Protocol
-	TLS      TLSMode // tcp only
+	// Inside says that it routes requests (HTTP) inside the tunnels of actors: all of its entrypoints have egress.
+	Inside bool
+	TLS    TLSMode // tcp only
 
 	refs routerRefs
 }
@@ -357,7 +359,18 @@ type Middleware struct {
 type RateLimit struct {
 	Rate  uint64 // tokens a second; 0 never refills
 	Burst uint64 // bucket size; default Rate
+	Per   Per    // who has a bucket
 }
+
+// Per says whom a limit counts apart.
+type Per string
+
+// Buckets of a rate limit: one for each router, which is the default, or in it one for each identity that clients prove by a
+// certificate. Of requests inside the tunnels of actors that is the actor.
+const (
+	PerRouter   Per = "router"
+	PerIdentity Per = "identity"
+)
 
 // Headers changes request and response fields.
 type Headers struct {

@@ -118,7 +118,7 @@ func (d *decoder) checkTunnelled(e *Entrypoint) {
 // checkConnectRouter reports a router whose service does not fit CONNECT, and one whose service is for CONNECT only.
 func (d *decoder) checkConnectRouter(s *Service, r *Router, title string) {
 	switch {
-	case s == nil:
+	case s == nil || r.Inside:
 	case r.Protocol != CONNECT && s.Connect != nil:
 		d.fail(CodeConflict, r.refs.service.at, "%s does not route CONNECT, which services %s is for", title, strconv.Quote(s.Name)).Hint = `name entrypoints of protocol = "connect" in the router`
 	case r.Protocol == CONNECT && s.Connect == nil:

@@ -20,7 +20,7 @@ type middlewareType struct {
 
 // middlewareTypes is the list of all types. A new one is a line here and a reader.
 var middlewareTypes = []middlewareType{
-	{"rate-limit", []string{"rate", "burst"}, "", (*decoder).rateLimit},
+	{"rate-limit", []string{"rate", "burst", "per"}, "", (*decoder).rateLimit},
 	{"headers", []string{"request_headers", "response_headers"}, "", (*decoder).headers},
 	{"strip-prefix", []string{"prefixes"}, "", (*decoder).stripPrefix},
 	{"jwt", []string{"header", "value"}, "middleware type jwt is", (*decoder).jwt},
@@ -106,7 +106,12 @@ func (d *decoder) bucket(o *object) RateLimit {
 func (d *decoder) rateLimit(o *object, m *Middleware) {
 	before := len(d.diags)
 	r := d.bucket(o)
+	var per text
+	r.Per, per = enum(o, "per", PerRouter, PerRouter, PerIdentity)
 	m.RateLimit = &r
+	if r.Per == PerIdentity && r.Rate == 0 && len(d.diags) == before {
+		d.bad(per, CodeRange, "rate of %s is 0: what each identity has used would have to be known for ever", o.title).Hint = "with per = \"identity\" the rate is 1 or more"
+	}
 	if r.Burst == 0 && len(d.diags) == before {
 		d.warn(WarnNoTraffic, o.at, "%s refuses every request: its bucket holds no token", o.title)
 	}

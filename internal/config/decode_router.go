@@ -70,6 +70,9 @@ func (d *decoder) bind(cfg *Config) {
 
 // bindNamed finds out what a router routes by the entrypoints that it names: all of one protocol.
 func (d *decoder) bindNamed(cfg *Config, r *Router) {
+	if d.bindInside(cfg, r) {
+		return
+	}
 	var found []Protocol
 	for _, p := range []Protocol{CONNECT, TCP, UDP, HTTP} {
 		if slices.ContainsFunc(r.Entrypoints, func(e string) bool { return r.routes(cfg.Entrypoints[e]) == p }) {
@@ -115,6 +118,8 @@ func (d *decoder) checkRule(r *Router, title string) {
 			at = acl.Span{File: at.File, Start: t.lit.StringOffset(m.Pos), End: t.lit.StringOffset(m.Pos + m.Len)}
 		}
 		switch {
+		case r.Inside && m.Name == "ClientIP":
+			d.fail(CodeRule, at, "rule in %s: matcher ClientIP would see the worker of an actor, whichever actor it is", title).Hint = "what one actor may reach is for its policy to say"
 		case r.Protocol == UDP && !fitsDatagrams(m):
 			d.fail(CodeRule, at, "rule in %s: matcher %s is never true of datagrams", title, m.Name).Hint = "clients are told apart by ClientIP; a router without a rule takes all"
 		case r.Protocol != TCP && m.TCP:
@@ -143,7 +148,11 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	title := "routers " + strconv.Quote(r.Name)
 	d.checkRule(r, title)
 	d.checkTLSMode(cfg, r, title)
-	if t := r.refs.service; t.ok {
+	d.checkInside(cfg, r, title)
+	switch t := r.refs.service; {
+	case t.s == OriginService:
+		d.checkOrigin(r, title)
+	case t.ok:
 		reference(d, t, "service", title, cfg.Services)
 		d.checkConnectRouter(cfg.Services[t.s], r, title)
 		d.checkActorRouter(cfg.Services[t.s], r, title)
@@ -152,7 +161,6 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	bound := false
 	for _, t := range r.refs.entrypoints {
 		reference(d, t, "entrypoint", title, cfg.Entrypoints)
-		d.checkEgressRouter(cfg.Entrypoints[t.s], t, title)
 		bound = true
 	}
 	for _, t := range r.refs.middlewares {
@@ -163,6 +171,7 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 	}
 	for _, t := range r.refs.middlewares {
 		d.checkStep(cfg.Middlewares[t.s], t, r, title)
+		d.checkIdentities(cfg, t, r, title)
 	}
 	if !bound {
 		for _, e := range cfg.Entrypoints {
@@ -182,7 +191,7 @@ func (d *decoder) checkRouter(cfg *Config, r *Router) {
 
 // checkTLSMode reports a router that cannot have TLS as it wants it.
 func (d *decoder) checkTLSMode(cfg *Config, r *Router, title string) {
-	if !r.refs.tls.ok {
+	if !r.refs.tls.ok || r.Inside {
 		return
 	}
 	if r.Protocol == UDP {

@@ -17,6 +17,9 @@ const maxPool = 1 << 20
 func (d *decoder) service(name string, o *object) *Service {
 	o.kind = "services"
 	s := &Service{Name: name, Pos: o.at}
+	if name == OriginService {
+		d.fail(CodeConflict, o.at, "%s has the name of a service that is always there", o.title).Hint = "it leads to the destination that the policy of an actor has allowed; choose another name"
+	}
 	lb := &s.LoadBalancer
 	block := o.child("load_balancer")
 	d.loadBalancer(block, lb)

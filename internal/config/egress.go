@@ -9,7 +9,8 @@ import (
 )
 
 // Egress makes an entrypoint of protocol connect the way out of actors: what a tunnel may reach is decided by the policy of the
-// actor that it is opened for, before anything else, and nothing in a configuration adds to that.
+// actor that it is opened for, before anything else, and nothing in a configuration adds to that. Routers that name the entrypoint
+// get the requests inside, once they are allowed.
 type Egress struct {
 	Pos            acl.Span
 	IdentityCAFile string         // PEM; whose certificates open tunnels; default the client_ca_file of tls
@@ -79,13 +80,6 @@ func (d *decoder) checkEgress(g *Egress, e *Entrypoint) {
 	}
 	if g.IdentityCAFile == "" {
 		g.IdentityCAFile, g.identityPos = e.TLS.ClientCAFile, e.TLS.ClientCAPos
-	}
-}
-
-// checkEgressRouter reports a router that would have a say on what leaves actors.
-func (d *decoder) checkEgressRouter(e *Entrypoint, t text, title string) {
-	if e != nil && e.Egress != nil {
-		d.fail(CodeConflict, t.at, "%s names an entrypoint with egress, where the policies of actors decide and nothing else", title)
 	}
 }
 

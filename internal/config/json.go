@@ -243,7 +243,7 @@ func middlewareTree(m *Middleware) any {
 	t := tree{"type": m.Type}
 	switch {
 	case m.RateLimit != nil:
-		t["rate"], t["burst"] = m.RateLimit.Rate, m.RateLimit.Burst
+		t["rate"], t["burst"], t["per"] = m.RateLimit.Rate, m.RateLimit.Burst, m.RateLimit.Per
 	case m.Headers != nil:
 		t["request_headers"], t["response_headers"] = fields(m.Headers.Request), fields(m.Headers.Response)
 	case m.StripPrefix != nil:

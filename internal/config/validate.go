@@ -208,6 +208,9 @@ func disjoint(a, b []string) bool {
 }
 
 func shareEntrypoint(a, b *Router) bool {
+	if a.Inside != b.Inside {
+		return false
+	}
 	return len(a.Entrypoints) == 0 || len(b.Entrypoints) == 0 ||
 		slices.ContainsFunc(a.Entrypoints, func(e string) bool { return slices.Contains(b.Entrypoints, e) })
 }

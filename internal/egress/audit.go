@@ -33,7 +33,11 @@ type Record struct {
 	Verdict       string `json:"verdict"` // allow or deny
 	Reason        Reason `json:"reason"`
 	Detail        string `json:"detail,omitempty"`
-	// Upstream is the address that was dialed last for this destination.
+	// Router took the request, and led it to Service; "" none did, and it went to its origin. Middleware has answered it.
+	Router     string `json:"router,omitempty"`
+	Service    string `json:"service,omitempty"`
+	Middleware string `json:"middleware,omitempty"`
+	// Upstream is the address that was dialed last for this destination, or the URL of the service's backend.
 	Upstream  string `json:"upstream,omitempty"`
 	Status    int    `json:"status,omitempty"`
 	Code      string `json:"code,omitempty"` // of the error that ended it

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // Bounds, for tests.
@@ -98,4 +99,9 @@ func (g *Gateway) Remembered() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.limits)
+}
+
+// Ask has a request decided inside of a tunnel, and routed if it is allowed.
+func (e Entered) Ask(x *exchange.Exchange, leg Leg, sni Host) error {
+	return (&requests{t: e.t, leg: leg, sni: sni}).Serve(x)
 }

@@ -36,6 +36,9 @@ type Options struct {
 	Clock   *conn.Clock
 	// Forward makes what forwards to an origin.
 	Forward func(b *service.Balancer) exchange.Handler
+	// Route takes an allowed request, for a host in normal form, through the routers of the entrypoint: to x.Origin, where it has
+	// none, or to where they lead. An error is answered by the caller.
+	Route func(x *exchange.Exchange, host string) error
 	// Serve has what comes in a tunnel served as HTTP, to its end: HTTP/2 if two, else whatever it begins with.
 	Serve func(c conn.Conn, h exchange.Handler, two bool) error
 	Audit *Audit
@@ -45,7 +48,7 @@ type Options struct {
 }
 
 // Gateway is the way out of actors: the handler of an entrypoint. What leaves an actor is decided here first, and there is no
-// other way around or through it: origins are forwarded to by nothing else, and each actor has connections, certificates
+// other way around or through it: routers are asked about what is allowed, origins are forwarded to by nothing else, and each actor has connections, certificates
 // and limits of its own. It lives as long as its settings are in force, and then until its last tunnel has ended. Safe for
 // concurrent use.
 type Gateway struct {
@@ -60,6 +63,7 @@ type Gateway struct {
 	network    service.Dialer
 	clock      *conn.Clock
 	forward    func(b *service.Balancer) exchange.Handler
+	route      func(x *exchange.Exchange, host string) error
 	serve      func(c conn.Conn, h exchange.Handler, two bool) error
 	audit      *Audit
 	log        *slog.Logger
@@ -82,7 +86,7 @@ func New(o Options) (*Gateway, error) {
 	}
 	return &Gateway{
 		entrypoint: o.Entrypoint, settings: o.Settings, tunnels: actor.Tunnels{Domain: o.Settings.TrustDomain}, roots: o.Roots, actor: o.Actor,
-		policies: o.Policies, minter: o.Minter, resolver: o.Resolver, network: o.Network, clock: o.Clock, forward: o.Forward, serve: o.Serve,
+		policies: o.Policies, minter: o.Minter, resolver: o.Resolver, network: o.Network, clock: o.Clock, forward: o.Forward, route: o.Route, serve: o.Serve,
 		audit: o.Audit, log: o.Log, key: key, actors: map[string]*tenant{}, limits: map[string]*limits{}, close: o.Close,
 	}, nil
 }

@@ -46,6 +46,14 @@ func (h Host) String() string {
 	return h.name
 }
 
+// authority is the host as an authority has it: IPv6 in brackets.
+func (h Host) authority() string {
+	if h.addr.Is6() {
+		return "[" + h.addr.String() + "]"
+	}
+	return h.String()
+}
+
 // ParseName brings a name as SNI and DNS carry it into normal form: ASCII letters become small, and nothing else is
 // folded (the Kelvin sign is no k); one dot at the end is dropped, a second is refused. Labels have 1 to 63 letters,
 // digits, hyphens and underscores, a name 253 characters. A name that ends in a number is refused, be it an address or

@@ -129,7 +129,7 @@ func (os *origins) open(k originKey) (*origin, error) {
 	if k.leg == LegIntercepted {
 		scheme, protocols = "https", config.HTTP1|config.HTTP2
 	}
-	b, err := service.New(&config.Service{Name: "egress", LoadBalancer: config.LoadBalancer{
+	b, err := service.New(&config.Service{Name: config.OriginService, LoadBalancer: config.LoadBalancer{
 		Strategy: config.RoundRobin, RequestTimeout: originRequest, StreamIdleTimeout: originIdle, StreamTotalTimeout: originTotal,
 		UpstreamErrorStatus: 502, PassHost: true,
 		Servers: []config.Server{{URL: scheme + "://" + authority, Scheme: scheme, Addr: authority, Host: authority, Weight: 1}},

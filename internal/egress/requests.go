@@ -1,10 +1,9 @@
 package egress
 
 import (
-	"errors"
-	"fmt"
-	"runtime/debug"
+	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
@@ -21,14 +20,15 @@ func (t *tunnel) requests(c conn.Conn, leg Leg, sni Host) {
 	}
 }
 
-// requests is the handler of everything inside one tunnel. Each request is decided anew, and nothing comes before that.
+// requests is the handler of everything inside one tunnel. Each request is decided anew, and nothing comes before that: the routers of
+// the operator are asked about what is allowed only.
 type requests struct {
 	t   *tunnel
 	leg Leg
 	sni Host
 }
 
-// Serve decides a request and forwards it.
+// Serve decides a request, and has it routed when it is allowed.
 func (h *requests) Serve(x *exchange.Exchange) error {
 	r := h.begin(x)
 	defer h.end(x, r)
@@ -43,7 +43,12 @@ func (h *requests) Serve(x *exchange.Exchange) error {
 		x.Fail(refusal(v))
 		return nil
 	}
-	h.forward(x, r, v.Host)
+	d := &departure{requests: h, record: r, rules: s.Rules, host: v.Host}
+	x.Origin = d
+	x.OnHead(noAlternatives{})
+	if err := h.t.actor.g.route(x, v.Host.authority()); err != nil {
+		x.Fail(err)
+	}
 	return nil
 }
 
@@ -73,6 +78,10 @@ func (h *requests) begin(x *exchange.Exchange) *Record {
 func (h *requests) end(x *exchange.Exchange, r *Record) {
 	x.End(exchange.OutcomeOK)
 	r.Status, r.BytesUp, r.BytesDown = x.Record.Status, x.Record.BytesIn, x.Record.BytesOut
+	r.Router, r.Service, r.Middleware = x.Record.Router, x.Record.Service, x.Record.Middleware
+	if r.Service != config.OriginService {
+		r.Upstream = x.Record.Backend()
+	}
 	if r.Verdict == "allow" {
 		r.Code = string(x.Record.Code)
 	}
@@ -86,7 +95,7 @@ func (h *requests) input(x *exchange.Exchange) Request {
 	return Request{
 		Leg: h.leg, SNI: h.sni, Method: string(q.Method), Authority: string(q.Host), HostField: string(host), Port: h.t.dialed.Port(),
 		Upgrade: q.Upgrade != nil || upgrades(&q.Fields), Fronting: h.t.actor.g.settings.AllowFronting,
-		Carries: func(name string) bool { _, ok := q.Fields.First(name); return ok },
+		Carries: func(name string) bool { _, ok := q.Fields.First(strings.ToLower(name)); return ok },
 	}
 }
 
@@ -101,41 +110,6 @@ func upgrades(f *exchange.Fields) bool {
 		}
 	}
 	return false
-}
-
-// forward sends an allowed request to its origin, by the name that was allowed, and relays the answer.
-func (h *requests) forward(x *exchange.Exchange, r *Record, host Host) {
-	os := &h.t.actor.origins
-	o, err := os.use(originKey{leg: h.leg, host: host, port: h.t.dialed.Port()})
-	if err == nil {
-		defer os.done(o)
-		x.Direct = true
-		x.OnHead(noAlternatives{})
-		err = h.shielded(x, o)
-		r.Upstream = o.upstream()
-	}
-	if err == nil {
-		return
-	}
-	var e *exchange.Error
-	if !errors.As(err, &e) {
-		e = &exchange.Error{Status: 503, Code: exchange.CodeEgressUnavailable, Public: "egress unavailable", Outcome: exchange.OutcomeFailed, Err: err}
-	}
-	if r.blame(err); r.Verdict != "allow" {
-		e = refusal(Verdict{Status: r.Status, Reason: r.Reason, Detail: r.Detail})
-	}
-	x.Fail(e)
-}
-
-// shielded runs the handler that forwards. A panic ends this exchange only.
-func (h *requests) shielded(x *exchange.Exchange, o *origin) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			h.t.actor.g.log.Error("egress: handler panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = fmt.Errorf("handler panicked: %v", p)
-		}
-	}()
-	return o.handler.Serve(x)
 }
 
 // noAlternatives takes Alt-Svc out of answers (RFC 7838), so that the actor does not try where it would only be refused.

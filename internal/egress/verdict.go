@@ -54,6 +54,7 @@ const (
 	NestedConnect          Reason = "nested_connect"
 	RequestInvalid         Reason = "request_invalid"
 	CredentialsUnsupported Reason = "credentials_unsupported"
+	Rewritten              Reason = "rewritten" // by a step of its route, to what was not allowed
 	AddressDenied          Reason = "address_denied"
 	LimitDials             Reason = "limit_dials"
 	LimitOrigins           Reason = "limit_origins"
@@ -69,7 +70,7 @@ var Reasons = []Reason{
 	Allowed, MethodRefused, RootsMissing, IdentityInvalid, DialedInvalid, ActorUnknown, ActorUnavailable, ActorRefused, ActorNotRunning,
 	CallerLeft, PolicyUnavailable, PolicyNone, PolicyEmpty, PolicyInvalid, LimitTunnels, FirstBytesLate, NothingSent, HelloInvalid,
 	SNIMissing, SNIInvalid, NameHidden, NoRule, OtherKind, OtherPort, AuthorityInvalid, AuthorityMismatch, SNIMismatch, UpgradeRefused, NestedConnect,
-	RequestInvalid, CredentialsUnsupported, AddressDenied, LimitDials, LimitOrigins, LimitLeaves, MintFailed, HandshakeFailed, Cut, PolicyChanged,
+	RequestInvalid, CredentialsUnsupported, Rewritten, AddressDenied, LimitDials, LimitOrigins, LimitLeaves, MintFailed, HandshakeFailed, Cut, PolicyChanged,
 }
 
 // Verdict is a decision. The zero Verdict refuses.

@@ -186,6 +186,9 @@ type Exchange struct {
 	// Direct is set when the request goes on as its client's own: nothing is added that tells of the client, or of the
 	// request's id, and nothing of that kind is taken away.
 	Direct bool
+	// Origin forwards a request of an actor to where it was allowed to go, and nowhere else, for the route that leads
+	// there; nil: the request is none of an actor that leaves.
+	Origin Handler
 	// PlainErrors has errors answered with their text alone, as text/plain, where that is what clients know.
 	PlainErrors bool
 	// Watch is told of the exchange's moments; nil: nobody. It belongs to what measures the exchange.
@@ -231,7 +234,7 @@ func (x *Exchange) Begin(down Downstream, guard *conn.Alarm, info *conn.Info, no
 	x.Request.Normal, x.Request.Rewritten = nil, false
 	x.hooks, x.filters, x.Watch = x.hooks[:0], x.filters[:0], nil
 	x.headSent, x.callBegun, x.ended, x.expectFwd = false, false, false, false
-	x.Trusted, x.Direct, x.PlainErrors = false, false, false
+	x.Trusted, x.Direct, x.PlainErrors, x.Origin = false, false, false, nil
 	x.departed.Store(false)
 	x.forced.Store(false)
 	x.gone, x.goneClosed, x.cancel, x.ctx = nil, false, nil, nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
 // Limits holds the buckets of rate limits, by router, name and definition, so that a reload that changes none of the
@@ -15,6 +16,7 @@ import (
 type Limits struct {
 	mu      sync.Mutex // guards the maps and the refs in them
 	buckets map[limitKey]*bucket
+	apart   map[limitKey]*identities
 	counts  map[countKey]*count
 }
 
@@ -33,14 +35,14 @@ type count struct {
 
 // NewLimits returns an empty set.
 func NewLimits() *Limits {
-	return &Limits{buckets: make(map[limitKey]*bucket), counts: make(map[countKey]*count)}
+	return &Limits{buckets: make(map[limitKey]*bucket), apart: make(map[limitKey]*identities), counts: make(map[countKey]*count)}
 }
 
-// Len is the number of buckets and counts that some generation refers to.
+// Len is the number of limits and counts that some generation refers to.
 func (l *Limits) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.buckets) + len(l.counts)
+	return len(l.buckets) + len(l.apart) + len(l.counts)
 }
 
 // Scope is the references of one generation to buckets and counts.
@@ -59,6 +61,13 @@ func (s *Scope) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, k := range s.held {
+		if k.limit.Per == config.PerIdentity {
+			i := l.apart[k]
+			if i.refs--; i.refs == 0 {
+				delete(l.apart, k)
+			}
+			continue
+		}
 		b := l.buckets[k]
 		if b.refs--; b.refs == 0 {
 			delete(l.buckets, k)
@@ -105,6 +114,22 @@ func (s *Scope) bucket(router, name string, limit config.RateLimit) *bucket {
 	return b
 }
 
+// identities returns the buckets of a router's middleware, with a reference that the scope holds.
+func (s *Scope) identities(router, name string, limit config.RateLimit) *identities {
+	l := s.limits
+	k := limitKey{router, name, limit}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.apart[k]
+	if i == nil {
+		i = newIdentities(limit)
+		l.apart[k] = i
+	}
+	i.refs++
+	s.held = append(s.held, k)
+	return i
+}
+
 // longest bounds how far a bucket counts: beyond it (146 years) sums of two would overflow.
 const longest = int64(math.MaxInt64 / 2)
 
@@ -131,6 +156,16 @@ func newBucket(c config.RateLimit, now time.Time) *bucket {
 		b.depth = int64(c.Burst) * b.drip
 	}
 	return b
+}
+
+// takeFor takes one token for whoever asks.
+func (b *bucket) takeFor(_ *exchange.Exchange, now time.Time) (wait time.Duration, ok bool) {
+	return b.take(now)
+}
+
+// isFull reports whether the bucket is like a new one.
+func (b *bucket) isFull(now time.Time) bool {
+	return b.drip > 0 && b.full.Load() <= int64(now.Sub(b.start))
 }
 
 // take takes one token. Without one it returns how long until there is one, or 0 if waiting does not help.

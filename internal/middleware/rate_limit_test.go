@@ -199,7 +199,7 @@ func TestRateLimitReload(t *testing.T) {
 
 func TestServeDoesNotAllocate(t *testing.T) {
 	for _, cfg := range []*config.Middleware{
-		limit(1e9, 1e9), headers, strip("/api"), strip("/web", "/apps/*"),
+		limit(1e9, 1e9), limitEach(1e9, 1e9), headers, strip("/api"), strip("/web", "/apps/*"),
 	} {
 		h := build(t, cfg, nothing)
 		x, c := request("/api/x", "")

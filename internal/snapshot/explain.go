@@ -36,10 +36,11 @@ type Answer struct {
 	NormalPath string
 	ClientIP   netip.Addr
 	Trusted    bool // the peer is a trusted proxy
-	// Refused is set when the request is answered before routing, or no router takes it.
+	// Refused is set when the request is answered before routing, or no router takes it and nothing else does.
 	Refused  *exchange.Error
 	Router   *config.Router
 	Service  *config.Service
+	Inside   bool // a request inside a tunnel of an actor: without a Service it goes to its origin
 	Chain    []*config.Middleware
 	Actor    *ActorAnswer    // where the service leads to actors
 	Verdicts []route.Verdict // every router in the order it would be tried
@@ -78,6 +79,8 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 		return explainConn(cfg, ep, q)
 	case ep.Protocol == config.UDP:
 		return explainSession(cfg, ep, q)
+	case ep.Egress != nil:
+		return explainInside(cfg, ep, q)
 	case ep.Protocol == config.CONNECT || strings.EqualFold(q.Method, "CONNECT"):
 		return explainConnect(cfg, ep, q)
 	}
@@ -182,9 +185,12 @@ func explainSession(cfg *config.Config, ep *config.Entrypoint, q Question) (*Ans
 // walk finds the router and what comes behind it; none is the refusal.
 func (a *Answer) walk(cfg *config.Config, ep *config.Entrypoint, in *route.Input, none *exchange.Error) {
 	entries := RouteEntries(cfg)
-	table := tableOf(entries, ep)
+	table := tableOf(cfg, entries, ep)
 	if ep.Shared && in.TCP {
 		table = sharedTable(entries, ep)
+	}
+	if table == nil {
+		return
 	}
 	a.Verdicts = table.Explain(in)
 	i := table.Match(in)

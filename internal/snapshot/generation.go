@@ -54,13 +54,13 @@ type plan struct {
 
 // entry is one entrypoint's view of the routers.
 type entry struct {
-	table   *route.Table
+	table   *route.Table // nil: an entrypoint for actors that no router names
 	shared  *route.Table // of connections, on an entrypoint of requests; nil: none is taken there
 	trusted trusted
 	slash   bool             // encoded slashes are allowed in paths
 	connect bool             // only CONNECT is served
 	pace    conn.Pace        // of its tunnels
-	egress  exchange.Handler // decides about everything that comes; nil: routers do
+	egress  exchange.Handler // decides about everything that comes, and asks routers about what is allowed inside; nil: routers do
 
 	// of a tcp or udp entrypoint
 	conns *telemetry.ConnMeter
@@ -150,7 +150,7 @@ func (g *Generation) compileRouters() error {
 		if ep.Egress != nil && e.egress == nil {
 			return fmt.Errorf("entrypoint %q: nothing decides about the tunnels of actors", name)
 		}
-		if e.table = tableOf(entries, ep); ep.Protocol == config.TCP || ep.Protocol == config.UDP {
+		if e.table = tableOf(g.Config, entries, ep); ep.Protocol == config.TCP || ep.Protocol == config.UDP {
 			g.compileConns(e, ep)
 		}
 		if ep.Shared {
@@ -188,7 +188,10 @@ func needsHello(cfg *config.Config, ep *config.Entrypoint) bool {
 var kinds = map[config.Protocol]route.Kind{config.HTTP: route.Requests, config.TCP: route.Connections, config.UDP: route.Datagrams}
 
 // tableOf makes the table of an entrypoint.
-func tableOf(entries []route.Entry, ep *config.Entrypoint) *route.Table {
+func tableOf(cfg *config.Config, entries []route.Entry, ep *config.Entrypoint) *route.Table {
+	if ep.Egress != nil {
+		return insideTable(cfg, entries, ep)
+	}
 	if ep.OnlyByName() {
 		entries = onlyByName(entries)
 	}
@@ -227,10 +230,14 @@ func RouteEntries(cfg *config.Config) []route.Entry {
 // plan builds the handlers of one router, from the last to the first.
 func (g *Generation) plan(r *config.Router) (plan, error) {
 	b := g.services[r.Service]
-	if b == nil {
+	to := originTopology
+	switch {
+	case b != nil:
+		to = topology(b)
+	case !r.Inside || r.Service != config.OriginService:
 		return plan{}, fmt.Errorf("router %q: no service %q", r.Name, r.Service)
 	}
-	m := g.meter(telemetry.Path{Router: r.Name, Service: topology(b), Middlewares: r.Middlewares})
+	m := g.meter(telemetry.Path{Router: r.Name, Service: to, Middlewares: r.Middlewares})
 	switch r.Protocol {
 	case config.TCP:
 		h, err := g.connPlan(r, b, m)
@@ -254,6 +261,9 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 
 // last is the handler that a router leads to.
 func (g *Generation) last(r *config.Router, b *service.Balancer) exchange.Handler {
+	if r.Inside {
+		return lastInside(b, g.requests)
+	}
 	c := g.Config.Services[r.Service].Connect
 	switch {
 	case r.Protocol != config.CONNECT:
@@ -308,6 +318,9 @@ func (g *Generation) meter(p telemetry.Path) *telemetry.Meter {
 	return g.deps.Metrics.Meter(p)
 }
 
+// originTopology is the service that leads where actors are allowed to go: its backends are nobody's to count.
+var originTopology = telemetry.ServiceTopology{Name: config.OriginService}
+
 func topology(b *service.Balancer) telemetry.ServiceTopology {
 	t := telemetry.ServiceTopology{Name: b.Name()}
 	for _, s := range b.AppendStats(nil) {
@@ -332,6 +345,12 @@ func (g *Generation) Topology() telemetry.Topology {
 	}
 	for _, b := range g.Balancers() {
 		t.Services = append(t.Services, topology(b))
+	}
+	for _, r := range g.Config.Routers {
+		if r.Service == config.OriginService {
+			t.Services = append(t.Services, originTopology)
+			break
+		}
 	}
 	return t
 }

@@ -1,0 +1,4 @@
+package middleware
+
+// MaxIdentities bounds the buckets of one limit, for tests.
+const MaxIdentities = maxIdentities
