@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -86,7 +87,7 @@ func (h *requests) input(x *exchange.Exchange) Request {
 	return Request{
 		Leg: h.leg, SNI: h.sni, Method: string(q.Method), Authority: string(q.Host), HostField: string(host), Port: h.t.dialed.Port(),
 		Upgrade: q.Upgrade != nil || upgrades(&q.Fields), Fronting: h.t.actor.g.settings.AllowFronting,
-		Carries: func(name string) bool { _, ok := q.Fields.First(name); return ok },
+		Carries: func(name string) bool { _, ok := q.Fields.First(strings.ToLower(name)); return ok },
 	}
 }
 
