@@ -99,6 +99,7 @@ func TestI12_Identify(t *testing.T) {
 		{"an escape", "CONNECT", dialed, signed(a.leaf("spiffe://substrate-actor.local/worker-for-actor/demo/a%31")), egress.IdentityInvalid, 403},
 		{"two URIs", "CONNECT", dialed, signed(a.leaf(tunnelID, "spiffe://substrate-actor.local/worker-for-actor/demo/a2")), egress.IdentityInvalid, 403},
 		{"no URI", "CONNECT", dialed, signed(a.leaf()), egress.IdentityInvalid, 403},
+		{"a DNS name only", "CONNECT", dialed, with(func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"substrate-actor.local"} }), egress.IdentityInvalid, 403},
 		{"expired", "CONNECT", dialed, with(func(c *x509.Certificate) {
 			c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Second)
 		}), egress.IdentityInvalid, 403},
