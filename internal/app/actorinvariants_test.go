@@ -150,8 +150,12 @@ func TestI4_HelperFields(t *testing.T) {
 
 // helperFields are what processes of an installation tell each other, with what a client would like to say.
 var helperFields = [][2]string{
-	{"x-ate-target-port", "9"}, {"x-ate-original-dst", "10.0.0.9:1"}, {"x-ate-original-host", "b.demo.actors.resources.substrate.ate.dev"},
-	{"ate-endpoint-cached", "true"}, {"x-ate-assignment-stale", "true"}, {"ate-router-reason", "forged"},
+	{"x-ate-target-port", "9"},
+	{"x-ate-original-dst", "10.0.0.9:1"},
+	{"x-ate-original-host", "b.demo.actors.resources.substrate.ate.dev"},
+	{"ate-endpoint-cached", "true"},
+	{"x-ate-assignment-stale", "true"},
+	{"ate-router-reason", "forged"},
 }
 
 // I6: nothing between processes is in clear text, nor in a TLS of before 1.2.
