@@ -77,7 +77,7 @@ func TestKF_ACT_09_WrongWorker(t *testing.T) {
 }
 
 // A full lot turns away who would have to wait, at once, and nobody else; who leaves makes room.
-func TestActorLotFull(t *testing.T) {
+func TestI5_ActorLotFull(t *testing.T) {
 	n := newActorNet(t, iAm)
 	n.create("a", "b", "c")
 	n.attach("w1", 1, 1)

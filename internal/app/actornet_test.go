@@ -40,6 +40,7 @@ type actorNet struct {
 	workers map[string]*hostWorker
 	serve   http.HandlerFunc // what every actor does; it is told which one by the field X-I-Am
 	port    int              // of all workers
+	tap     func(b []byte)   // gets what routers send to workers, as it is on the wire; nil: nobody
 }
 
 func newActorNet(t *testing.T, serve http.HandlerFunc) *actorNet {
@@ -186,6 +187,7 @@ type hostWorker struct {
 	server  *tunnel.Server
 	live    drain.Tracker
 	orders  func(ctx context.Context, start bool, ref actor.Ref) error // may block, or fail; nil does not
+	heard   func(ask *tunnel.Ask)                                      // gets each CONNECT; nil: nobody
 	stop    func()
 	tunnels atomic.Int64 // asked for
 	conns   atomic.Int64 // of routers
@@ -218,10 +220,11 @@ func (n *actorNet) attachAs(name, component string, number, room int) *hostWorke
 	run.Go(func() { _ = clock.Run(ctx) })
 	w.server = tunnel.NewServer(tunnel.ServerConfig{Accept: w.accept}, clock)
 	addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(number)})
-	l, err := tls.Listen("tcp", netip.AddrPortFrom(addr, uint16(n.port)).String(), n.mutualOf(component, only(app.RouterID), "h2").Server())
+	clear, err := net.Listen("tcp", netip.AddrPortFrom(addr, uint16(n.port)).String())
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	l := tls.NewListener(tapped{clear, n.tap}, n.mutualOf(component, only(app.RouterID), "h2").Server())
 	run.Go(func() { w.listen(l, &run) })
 	attached := make(chan actor.Worker, 100)
 	client := n.client("worker-" + name)
@@ -246,6 +249,31 @@ func (n *actorNet) attachAs(name, component string, number, room int) *hostWorke
 	n.t.Cleanup(w.stop)
 	n.workers[name] = w
 	return w
+}
+
+// tapped is a listener of whose connections somebody else hears what comes in.
+type tapped struct {
+	net.Listener
+	hear func(b []byte)
+}
+
+func (l tapped) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil && l.hear != nil {
+		c = &tappedConn{c, l.hear}
+	}
+	return c, err
+}
+
+type tappedConn struct {
+	net.Conn
+	hear func(b []byte)
+}
+
+func (c *tappedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.hear(b[:n])
+	return n, err
 }
 
 func only(id string) func(string) error {
@@ -322,6 +350,9 @@ func (w *hostWorker) Stop(ctx context.Context, a actor.Actor, _ actor.Op) error 
 // accept is the worker's end of a tunnel.
 func (w *hostWorker) accept(_ context.Context, ask *tunnel.Ask) (tunnel.Accepted, error) {
 	w.tunnels.Add(1)
+	if w.heard != nil {
+		w.heard(ask)
+	}
 	to, err := exchange.ParseAuthority([]byte(ask.Authority))
 	if err != nil {
 		return tunnel.Accepted{}, &tunnel.Refusal{Status: 400, Body: "bad port"}

@@ -306,7 +306,7 @@ func TestEgressAdmission(t *testing.T) {
 }
 
 // I15, I27: each request on a connection is decided anew, by the policy of the last second.
-func TestEgressKeepAlive(t *testing.T) {
+func TestI15_I27_EgressKeepAlive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldHosts, "")
 	w.origin("web.example.org", "93.184.216.34:80", false)
@@ -381,7 +381,7 @@ func TestI13_EgressActorsApart(t *testing.T) {
 }
 
 // I20, KF_EGR_13: an origin that does not prove its name is not talked to.
-func TestEgressOriginProves(t *testing.T) {
+func TestI20_EgressOriginProves(t *testing.T) {
 	w := newWorld(t, worldHosts, "")
 	o := w.origin("another.example.com", "93.184.216.34:443", true)
 	p := w.run("a1")
@@ -432,7 +432,7 @@ func TestEgressExplain(t *testing.T) {
 
 // I9, KF_EGR_03, KF_EGR_04: whatever the policy says of names, and whatever names lead to, some addresses are not dialed; of a name
 // with several addresses the others are.
-func TestEgressAddresses(t *testing.T) {
+func TestI9_EgressAddresses(t *testing.T) {
 	denied := []string{
 		"127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.0.1", "192.0.0.1", "198.18.0.1", "0.0.0.0", "172.16.0.1", "192.168.1.1", "224.0.0.1", "255.255.255.255",
 		"::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "64:ff9b::a00:1", "::ffff:10.0.0.1", "2002:a00:1::", "ff02::1",
@@ -568,7 +568,7 @@ func TestEgressReload(t *testing.T) {
 }
 
 // I15: what is passed through ends when its rule is taken away, and what another rule allows goes on.
-func TestEgressPassthroughRevoked(t *testing.T) {
+func TestI15_EgressPassthroughRevoked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldHosts+"93.184.216.36 keep.example.org\n", "")
 	w.origin("raw.example.org", "93.184.216.35:443", true)

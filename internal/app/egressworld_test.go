@@ -206,9 +206,24 @@ type player struct {
 // run makes an actor run.
 func (w *world) run(name string) *player {
 	w.t.Helper()
+	p := w.create(name)
+	p.resume()
+	return p
+}
+
+// create makes an actor that sleeps.
+func (w *world) create(name string) *player {
+	w.t.Helper()
 	p := &player{w: w, ref: actor.Ref{Atespace: "demo", Name: name}}
 	_, err := w.admin.CreateActor(w.t.Context(), p.ref, echoTemplate, nil)
 	w.must(err)
+	return p
+}
+
+// resume wakes it.
+func (p *player) resume() {
+	w := p.w
+	w.t.Helper()
 	a, _, err := w.admin.ResumeActor(w.t.Context(), p.ref)
 	w.must(err)
 	p.uid = a.UID
@@ -219,7 +234,6 @@ func (w *world) run(name string) *player {
 	chain, err := w.worker.MintWorkerCertificate(w.t.Context(), p.ref, p.uid, csr)
 	w.must(err)
 	p.cert = tls.Certificate{Certificate: chain, PrivateKey: key}
-	return p
 }
 
 // may gives the actor a policy, in the JSON of the wire.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/egress"
 )
 
@@ -31,3 +32,6 @@ func grepOf(text, what string) (found []string) {
 
 // EgressGateway is the gateway of actors of an entrypoint.
 func (a *App) EgressGateway(name string) *egress.Gateway { return a.egress.current()[name].Gateway }
+
+// Authority is one of the control plane's, by its name.
+func (a *Ateapi) Authority(name string) *cert.Authority { return a.hub.Authority(name) }

@@ -20,7 +20,7 @@ func (s signer) IssueFor([]byte, cert.Leaf) ([][]byte, error) { return s() }
 
 // An actor that leaves while its certificate is made gets none: it is nowhere when it was suspended, and somebody else when it
 // was made again.
-func TestMintRace(t *testing.T) {
+func TestI17_MintRace(t *testing.T) {
 	for name, tc := range map[string]struct {
 		meanwhile func(p plane) error
 		code      actor.Code

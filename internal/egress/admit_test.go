@@ -99,6 +99,7 @@ func TestI12_Identify(t *testing.T) {
 		{"an escape", "CONNECT", dialed, signed(a.leaf("spiffe://substrate-actor.local/worker-for-actor/demo/a%31")), egress.IdentityInvalid, 403},
 		{"two URIs", "CONNECT", dialed, signed(a.leaf(tunnelID, "spiffe://substrate-actor.local/worker-for-actor/demo/a2")), egress.IdentityInvalid, 403},
 		{"no URI", "CONNECT", dialed, signed(a.leaf()), egress.IdentityInvalid, 403},
+		{"a DNS name only", "CONNECT", dialed, with(func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"substrate-actor.local"} }), egress.IdentityInvalid, 403},
 		{"expired", "CONNECT", dialed, with(func(c *x509.Certificate) {
 			c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Second)
 		}), egress.IdentityInvalid, 403},
@@ -155,7 +156,7 @@ func TestAdmitActor(t *testing.T) {
 }
 
 // KF_EGR_09, I29: without a policy that is good as a whole, nothing.
-func TestStand(t *testing.T) {
+func TestI29_Stand(t *testing.T) {
 	var unknown actor.Faults
 	unknown.Add("egress_policy.rules[0]", "holds field 9, which is not known")
 	good := egress.Kept{Policy: policy(https(nil, "a.test")), Meta: actor.Meta{Version: 7}}

@@ -246,7 +246,7 @@ func checkHost(t interface{ Fatalf(string, ...any) }, s string) {
 	}
 }
 
-func TestHostTwin(t *testing.T) {
+func TestI28_HostTwin(t *testing.T) {
 	near := rapid.OneOf(
 		rapid.StringMatching(`[aB0-9x_.-]{0,12}\.?(:[0-9]{0,6})?`),
 		rapid.StringMatching(`\[?[0-9a-f:.]{0,20}(%e)?\]?(:[0-9]{0,6})?`),

@@ -43,7 +43,7 @@ type Request struct {
 	Port                 uint16 // that was dialed
 	// Upgrade is set when the request asks for another protocol on its connection.
 	Upgrade bool
-	// Carries reports whether the request has a field of that name.
+	// Carries reports whether the request has a field of that name, as a policy spells it: in any case.
 	Carries func(field string) bool
 	// Fronting allows an authority that is not the SNI.
 	Fronting bool

@@ -183,7 +183,7 @@ func judgeTwin(rules []egress.Rule, tls, passing bool, host string, port int32) 
 }
 
 // The decisions agree with a twin that knows nothing of tables.
-func TestDecisionTwin(t *testing.T) {
+func TestI28_DecisionTwin(t *testing.T) {
 	names := []string{"*", "*.d.test", "a.d.test", "b.d.test", "d.test"}
 	hosts := []string{"a.d.test", "b.d.test", "c.d.test", "d.test", "x.a.d.test", "other.test", "1.2.3.4"}
 	ports := []*egress.Ports{nil, everywhere, on(443), on(80, 8443)}

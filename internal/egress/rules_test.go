@@ -117,7 +117,7 @@ func TestPrecedence(t *testing.T) {
 }
 
 // An https rule never permits clear text to the name, and an http rule never TLS.
-func TestNoDowngrade(t *testing.T) {
+func TestI20_NoDowngrade(t *testing.T) {
 	r := compile(t, https(everywhere, "tls.test"), http(everywhere, "plain.test"))
 	if m, ok := r.Clear(host(t, "tls.test"), 443); ok {
 		t.Errorf("clear text by %v", m)
@@ -160,7 +160,7 @@ func TestNothingAllowed(t *testing.T) {
 	}
 }
 
-func TestEffects(t *testing.T) {
+func TestI19_Effects(t *testing.T) {
 	rule := replacing(secret("Authorization"))
 	r := compile(t, https(nil, "b.test"), rule)
 	m, ok := r.TLS(host(t, "a.test"), 443)

@@ -24,6 +24,8 @@ type Namespace struct {
 	quit  chan struct{}
 	ended chan struct{}
 	once  sync.Once
+
+	stock stock
 }
 
 type call struct {
@@ -192,6 +194,7 @@ func (n *Namespace) Close() error {
 	n.once.Do(func() {
 		close(n.quit)
 		<-n.ended
+		n.stock.close()
 		err = n.file.Close()
 	})
 	return err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"syscall"
 
@@ -30,17 +29,13 @@ func (n *Namespace) Listen(addr netip.AddrPort) (*net.TCPListener, error) {
 	return l.(*net.TCPListener), nil
 }
 
-// Dial connects from inside the namespace. Only making the socket happens there, so that slow peers hold up nobody.
+// Dial connects from inside the namespace. Only making sockets happens there, some at a time, so that slow peers hold up nobody.
 func (n *Namespace) Dial(ctx context.Context, to netip.AddrPort) (*conn.Raw, error) {
 	family := unix.AF_INET
 	if to.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	fd := -1
-	err := n.Do(func() (err error) {
-		fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
-		return os.NewSyscallError("socket", err)
-	})
+	fd, err := n.socket(family)
 	if err != nil {
 		return nil, fmt.Errorf("dialing in %s: %w", n.name, err)
 	}

@@ -147,7 +147,7 @@ func expired(c *x509.Certificate) {
 }
 
 // Each side refuses what is not exactly the other.
-func TestExactURI(t *testing.T) {
+func TestI2_ExactURI(t *testing.T) {
 	m, stranger := newMaker(t), newMaker(t)
 	trust := certPEM(m.cert)
 	server := newSide(t, m.credential(t, serverURI, nil), trust, clientURI)

@@ -113,7 +113,7 @@ func TestKeys(t *testing.T) {
 }
 
 // A full connection is joined by another one; a full peer refuses.
-func TestFull(t *testing.T) {
+func TestI5_Full(t *testing.T) {
 	r := connect(t, tunnel.ServerConfig{Accept: echo, Streams: 3}, tunnel.Limits{Connections: 2, Peers: 1})
 	for range 6 {
 		exchanges(t, r.open(t, "a"), "x")

@@ -148,7 +148,7 @@ func TestUnknownDestinationIsClosed(t *testing.T) {
 }
 
 // What is beyond a bound is reset or refused.
-func TestConnectionsAreBounded(t *testing.T) {
+func TestI5_ConnectionsAreBounded(t *testing.T) {
 	block := make(chan struct{})
 	h := newHost(t, newRun(t), func(o *worker.Options) {
 		o.Bounds = worker.Bounds{Captured: 2, Tunnels: 3}

@@ -101,7 +101,7 @@ func inside(t *testing.T, p *worker.Program, out *os.File) (text, how string) {
 	return string(b), how
 }
 
-func TestActorSeesAndMayOnlyItsOwn(t *testing.T) {
+func TestI11_ActorSeesAndMayOnlyItsOwn(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("canary"), 0o644); err != nil {
 		t.Fatal(err)

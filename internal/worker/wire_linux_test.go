@@ -160,7 +160,7 @@ func (in *installation) out(addr string) *worker.Gateway {
 
 // The gateway learns who dials from the certificate of the connection: those of two actors are never shared, those of one
 // are.
-func TestEgressTunnelsAreTheActors(t *testing.T) {
+func TestI13_EgressTunnelsAreTheActors(t *testing.T) {
 	in := install(t)
 	addr, connections := in.gateway()
 	h := newHost(t, newRun(t), func(o *worker.Options) { o.Egress = in.out(addr).Egress })

@@ -158,7 +158,7 @@ func (h *host) dial(ref, network, to string) string {
 // reset is how a connection ends that the kernel has taken and we have not.
 const reset = "dial ECONNRESET|write ECONNRESET|write EPIPE|read ECONNRESET"
 
-func TestEveryDialIsCapturedOrEndsInside(t *testing.T) {
+func TestI11_EveryDialIsCapturedOrEndsInside(t *testing.T) {
 	h := newHost(t, newRun(t), nil)
 	h.activate("demo/a")
 	for _, c := range []struct{ name, network, to, want string }{
@@ -198,7 +198,7 @@ func TestEveryDialIsCapturedOrEndsInside(t *testing.T) {
 }
 
 // An actor that dials the moment it starts is captured as one that dials later: its way out is there before it.
-func TestFirstDialIsCaptured(t *testing.T) {
+func TestI14_FirstDialIsCaptured(t *testing.T) {
 	h := newHost(t, newRun(t), nil)
 	p, _ := program(t, "early")
 	s := worker.Spec{Actor: worker.Actor{Ref: "demo/early", UID: "early"}, Program: *p}
@@ -214,7 +214,7 @@ func TestFirstDialIsCaptured(t *testing.T) {
 }
 
 // Two actors with the same addresses and ports never meet.
-func TestActorsAreApart(t *testing.T) {
+func TestI10_ActorsAreApart(t *testing.T) {
 	h := newHost(t, newRun(t), nil)
 	h.activate("demo/a")
 	h.activate("demo/b")
