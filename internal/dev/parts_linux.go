@@ -290,8 +290,8 @@ func (s *supervisor) startAgent(ctx context.Context, n int) error {
 		name: "atelet-" + h.name, in: s.hosts[h.name], path: s.Self, leaves: agentLeave,
 		args: []string{
 			"atelet", "--name", h.name, "--control", ateapiHost.at(ateapiPort).String(), "--credentials", s.component("worker-" + h.name),
-			"--orders", s.orders(h.name), "--broker", s.broker(h.name), "--slots", strconv.Itoa(s.Slots), "--address", h.addrs[0].Addr().String(),
-			"--programs", s.path("programs"), "--hosts-file", s.path("hosts"),
+			"--orders", s.orders(h.name), "--broker", s.broker(h.name), "--address", h.addrs[0].Addr().String(),
+			"--programs", s.path("programs"), "--hosts", s.path("hosts"), "--state-dir", s.path("agents"), "--log-dir", s.path("logs", "actors"),
 		},
 	}
 	return s.launch(ctx, p, func(ctx context.Context) error {
