@@ -102,5 +102,5 @@ func certified() []string { return []string{apiName, passName, otherName, evilNa
 const demoPolicy = `{"rules":[
   {"http":{"hostnames":["` + apiName + `","` + metadataName + `","` + loopbackName + `","` + privateName + `"]}},
   {"https":{"hostnames":["` + apiName + `","` + otherName + `"]}},
-  {"tls_passthrough":{"hostnames":["` + passName + `"]}}
+  {"tls_passthrough":{"hostnames":["` + passName + `"],"ports":{"numbers":[443]}}}
 ]}`

@@ -132,8 +132,11 @@ func (s *process) kill() error {
 	return nil
 }
 
-// maxTail bounds what is shown of a log.
-const maxTail = 16 << 10
+// maxTail and maxLine bound what is shown of a log, in bytes.
+const (
+	maxTail = 16 << 10
+	maxLine = 400
+)
 
 // tail is the end of its log.
 func (s *process) tail(lines int) string {
@@ -150,7 +153,13 @@ func (s *process) tail(lines int) string {
 		return err.Error()
 	}
 	all := strings.Split(string(bytes.TrimSpace(text)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
+	all = all[max(0, len(all)-lines):]
+	for i, line := range all {
+		if len(line) > maxLine {
+			all[i] = strings.ToValidUTF8(line[:maxLine], "") + "..."
+		}
+	}
+	return strings.Join(all, "\n")
 }
 
 // Times of waiting for a part to be ready.

@@ -127,9 +127,9 @@ func (t *tour) allowed(ctx context.Context) error {
 		{"https opened, Python", []string{"/usr/bin/python3", "-c", pythonGet}, prints("200"), opened},
 		{"https opened, Node", []string{"node", "-e", nodeGet}, prints("200"), opened},
 		{
-			"https opened, openssl s_client",
-			[]string{"sh", "-c", "echo | openssl s_client -connect " + apiName + ":443 -servername " + apiName + " -verify_return_error -brief 2>&1"},
-			prints("Verification: OK"), wanted{verdict: "allow", leg: egress.LegIntercepted, sni: apiName},
+			"https opened, openssl s_client", []string{"sh", "-c", "printf 'GET / HTTP/1.1\\r\\nHost: " + apiName + "\\r\\nConnection: close\\r\\n\\r\\n' | " +
+				"openssl s_client -connect " + apiName + ":443 -servername " + apiName + " -verify_return_error -brief -ign_eof 2>/dev/null"},
+			prints("HTTP/1.1 200"), opened,
 		},
 		{"https passed through, curl -k", curl("-k", "https://"+passName+"/"), prints("200"), wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName}},
 		{
