@@ -34,8 +34,8 @@ and removes everything at the end.`,
 	return cmd
 }
 
-// devRun makes a command about one run, with the flags that find it.
-func (c *cli) devRun(use, short, run string, args cobra.PositionalArgs, do func(ctx context.Context, o dev.Options, args []string) error) (*cobra.Command, *dev.Options) {
+// devRun makes a command about one run, which is its argument if it has one.
+func (c *cli) devRun(use, short, run string, args cobra.PositionalArgs, do func(context.Context, dev.Options) error) (*cobra.Command, *dev.Options) {
 	o := &dev.Options{Run: run, Workers: 2, Slots: 2, Out: c.out, Colors: isTerminal(c.out) && c.env("NO_COLOR") == "" && c.env("TERM") != "dumb"}
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: args,
@@ -43,14 +43,16 @@ func (c *cli) devRun(use, short, run string, args cobra.PositionalArgs, do func(
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			defer context.AfterFunc(ctx, stop)() // a second signal does not wait
-			err := do(ctx, *o, args)
+			if len(args) > 0 {
+				o.Run = args[0]
+			}
+			err := do(ctx, *o)
 			if errors.Is(err, dev.ErrNeeds) || errors.Is(err, dev.ErrOptions) {
 				return usageError{err}
 			}
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&o.Run, "run", o.Run, "identifier in the name of everything that is made, 1 to 12 lower-case letters and digits")
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory of certificates, records, sockets and logs, removed at the end (default /run/sluice-RUN)")
 	_ = cmd.MarkFlagDirname("dir")
 	return cmd, o
@@ -59,37 +61,38 @@ func (c *cli) devRun(use, short, run string, args cobra.PositionalArgs, do func(
 // defaultDevRun is the run of dev up.
 const defaultDevRun = "dev"
 
-// devBinaries adds the flags of commands that start processes.
-func devBinaries(cmd *cobra.Command, o *dev.Options) {
+// devStarts adds the flags of commands that start processes.
+func devStarts(cmd *cobra.Command, o *dev.Options) {
+	cmd.Flags().StringVar(&o.Run, "run", o.Run, "identifier in the name of everything that is made, 1 to 12 lower-case letters and digits")
 	cmd.Flags().StringVar(&o.Worker, "worker-binary", "", "the sluice-worker to start (default the one beside this program)")
 	_ = cmd.MarkFlagFilename("worker-binary")
 }
 
 func (c *cli) devUp() *cobra.Command {
-	cmd, o := c.devRun("up", "Start an actor network, and remove it at Ctrl-C", defaultDevRun, cobra.NoArgs, func(ctx context.Context, o dev.Options, _ []string) error {
+	cmd, o := c.devRun("up", "Start an actor network, and remove it at Ctrl-C", defaultDevRun, cobra.NoArgs, func(ctx context.Context, o dev.Options) error {
 		return dev.Up(ctx, o)
 	})
 	cmd.Flags().IntVar(&o.Workers, "workers", o.Workers, "workers, each in a namespace of its own")
 	cmd.Flags().IntVar(&o.Slots, "slots", o.Slots, "actors that a worker hosts at a time")
-	devBinaries(cmd, o)
+	devStarts(cmd, o)
 	return cmd
 }
 
 func (c *cli) devDemo() *cobra.Command {
-	cmd, o := c.devRun("demo", "Show what an actor network does, step by step, and assert it", "demo", cobra.NoArgs, func(ctx context.Context, o dev.Options, _ []string) error {
+	cmd, o := c.devRun("demo", "Show what an actor network does, step by step, and assert it", "demo", cobra.NoArgs, func(ctx context.Context, o dev.Options) error {
 		err := dev.Tour(ctx, o)
 		if errors.Is(err, dev.ErrTour) {
 			return errTold
 		}
 		return err
 	})
-	devBinaries(cmd, o)
+	devStarts(cmd, o)
 	return cmd
 }
 
 func (c *cli) devStatus() *cobra.Command {
 	var asJSON bool
-	cmd, _ := c.devRun("status", "Show the processes, addresses and actors of a network", defaultDevRun, cobra.NoArgs, func(ctx context.Context, o dev.Options, _ []string) error {
+	cmd, _ := c.devRun("status [RUN]", "Show the processes, addresses and actors of a network", defaultDevRun, cobra.MaximumNArgs(1), func(ctx context.Context, o dev.Options) error {
 		st, err := dev.Look(ctx, o)
 		if err != nil {
 			return err
@@ -129,7 +132,7 @@ func (c *cli) showDev(st dev.Status) error {
 }
 
 func (c *cli) devDown() *cobra.Command {
-	cmd, _ := c.devRun("down", "Drain a network, and remove everything of it", defaultDevRun, cobra.NoArgs, func(ctx context.Context, o dev.Options, _ []string) error {
+	cmd, _ := c.devRun("down [RUN]", "Drain a network, and remove everything of it", defaultDevRun, cobra.MaximumNArgs(1), func(ctx context.Context, o dev.Options) error {
 		if err := dev.Down(ctx, o); err != nil {
 			return err
 		}
@@ -140,10 +143,7 @@ func (c *cli) devDown() *cobra.Command {
 }
 
 func (c *cli) devClean() *cobra.Command {
-	cmd, _ := c.devRun("clean [RUN]", "Remove what a network has left whose supervisor was killed", defaultDevRun, cobra.MaximumNArgs(1), func(ctx context.Context, o dev.Options, args []string) error {
-		if len(args) > 0 {
-			o.Run = args[0]
-		}
+	cmd, _ := c.devRun("clean [RUN]", "Remove what a network has left whose supervisor was killed", defaultDevRun, cobra.MaximumNArgs(1), func(ctx context.Context, o dev.Options) error {
 		found, err := dev.Clean(ctx, o)
 		for _, f := range found {
 			fmt.Fprintf(c.out, "found %s\n", f)

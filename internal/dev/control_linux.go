@@ -145,7 +145,7 @@ func Clean(ctx context.Context, o Options) (found []string, err error) {
 		return nil, err
 	}
 	if err := ask(ctx, o.Dir, http.MethodGet, "/v1/status", nil); err == nil {
-		return nil, fmt.Errorf("%w in %s; end it with: sluice dev down", ErrRuns, o.Dir)
+		return nil, fmt.Errorf("%w in %s; end it with: sluice dev down %s", ErrRuns, o.Dir, o.Run)
 	} else if !errors.Is(err, ErrNone) {
 		return nil, err
 	}

@@ -10,7 +10,8 @@ import (
 // Columns of the tour.
 const (
 	whatWidth  = 44
-	longFigure = 200
+	longFigure = 200 // bytes of one that is no error
+	longError  = 600
 )
 
 // screen shows a tour as it happens: a heading for each step, and a line for each thing that it asserts.
@@ -32,22 +33,36 @@ func (s *screen) paint(code, text string) string {
 // step begins one.
 func (s *screen) step(name, shows string) {
 	s.steps++
-	fmt.Fprintf(s.out, "\n%s  %s\n", s.paint("1", fmt.Sprintf("%2d  %-*s", s.steps, whatWidth+2, name)), s.paint("2", shows))
+	fmt.Fprintf(s.out, "\n%s  %s\n", s.paint("1", fmt.Sprintf("%2d  %-*s", s.steps, whatWidth+8, name)), s.paint("2", shows))
 }
 
 // check shows whether something is as it should be, with the figure that was seen. It reports whether it is.
 func (s *screen) check(what string, err error, format string, args ...any) bool {
 	s.checks++
-	figure, mark := fmt.Sprintf(format, args...), s.paint("32", "ok    ")
+	figure, mark, most := fmt.Sprintf(format, args...), s.paint("32", "ok    "), longFigure
 	if err != nil {
 		s.failed = append(s.failed, what)
-		figure, mark = err.Error(), s.paint("31", "FAILED")
+		figure, mark, most = err.Error(), s.paint("31", "FAILED"), longError
 	}
-	if len(figure) > longFigure {
-		figure = strings.ToValidUTF8(figure[:longFigure], "") + "..."
-	}
-	fmt.Fprintf(s.out, "    %s  %-*s  %s\n", mark, whatWidth-4, what, strings.ReplaceAll(figure, "\n", " "))
+	s.line(mark, what, figure, most)
 	return err == nil
+}
+
+// absent shows what cannot be asserted on this machine.
+func (s *screen) absent(what, why string) { s.line(s.paint("33", "absent"), what, why, longFigure) }
+
+// line is one of the table. What programs have printed into a figure moves no cursor.
+func (s *screen) line(mark, what, figure string, most int) {
+	if len(figure) > most {
+		figure = strings.ToValidUTF8(figure[:most], "") + "..."
+	}
+	figure = strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, figure)
+	fmt.Fprintf(s.out, "    %s  %-*s  %s\n", mark, whatWidth, what, figure)
 }
 
 // end shows how it went.

@@ -56,14 +56,14 @@ func newSupervisor(o Options) (*supervisor, error) {
 		return nil, err
 	}
 	if c, err := net.Dial("unix", socketOf(o.Dir)); err == nil {
-		return nil, errors.Join(fmt.Errorf("%w in %s (run %s); end it with sluice dev down", ErrRuns, o.Dir, o.Run), c.Close())
+		return nil, errors.Join(fmt.Errorf("%w in %s (run %s); end it with: sluice dev down %[3]s", ErrRuns, o.Dir, o.Run), c.Close())
 	}
 	left, err := run.Left()
 	if err != nil {
 		return nil, err
 	}
 	if len(left) > 0 {
-		return nil, fmt.Errorf("%w, %d things of run %s, such as %s; remove them with: sluice dev clean %[3]s", ErrLeft, len(left), o.Run, left[0])
+		return nil, fmt.Errorf("%w: %d things of run %s, such as %s; remove them with: sluice dev clean %[3]s", ErrLeft, len(left), o.Run, left[0])
 	}
 	s := &supervisor{
 		Options: o, run: run, hosts: map[string]*fabric.Namespace{}, died: make(chan *process, maxWorkers*4), token: newToken(),

@@ -173,16 +173,10 @@ type posts struct {
 
 // send sends until ctx ends, and returns when all are answered.
 func (p *posts) send(ctx context.Context) {
-	tick := time.NewTicker(postEvery)
-	defer tick.Stop()
+	began := time.Now()
 	var all sync.WaitGroup
 	defer all.Wait()
-	for n := 0; ; n++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for n := 0; rest(ctx, time.Until(began.Add(time.Duration(n)*postEvery))); n++ { // one that is late does not delay the next
 		id := fmt.Sprintf("post-%d", n)
 		p.mu.Lock()
 		p.ids[id] = true

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -66,8 +68,9 @@ func (t *tour) audited(ctx context.Context, from time.Time, w wanted) (found egr
 
 // way is something that an actor tries.
 type way struct {
-	what string
-	args []string // of the program
+	what   string
+	client string   // program that it needs
+	args   []string // all that is executed
 	// want judges what came of it.
 	want func(EchoRun) error
 	line wanted
@@ -76,6 +79,10 @@ type way struct {
 // try has an actor try ways, and checks each with its line of the audit log.
 func (t *tour) try(ctx context.Context, ways []way) error {
 	for _, w := range ways {
+		if !there(w.client) {
+			t.absent(w.what, w.client+" is not in "+strings.Join(actorPrograms, ", ")+", which is all that an actor sees")
+			continue
+		}
 		from := time.Now()
 		out, err := t.inside(ctx, demoActor, w.args...)
 		if err == nil {
@@ -89,6 +96,16 @@ func (t *tour) try(ctx context.Context, ways []way) error {
 		t.check(w.what, errors.Join(err, aerr), "%-10s %4d ms   audit: %s %s", figure, out.Millis, rec.Verdict, rec.Reason)
 	}
 	return nil
+}
+
+// actorPrograms are the directories of the machine's programs that an actor has.
+var actorPrograms = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+
+func there(program string) bool {
+	return slices.ContainsFunc(actorPrograms, func(dir string) bool {
+		_, err := exec.LookPath(filepath.Join(dir, program))
+		return err == nil
+	})
 }
 
 // prints wants a program to end well and to print something.
@@ -122,18 +139,18 @@ func (t *tour) allowed(ctx context.Context) error {
 	}
 	opened := wanted{verdict: "allow", leg: egress.LegIntercepted, sni: apiName}
 	return t.try(ctx, []way{
-		{"http, curl", curl("http://" + apiName + "/"), prints("200"), wanted{verdict: "allow", leg: egress.LegCleartext, authority: apiName}},
-		{"https opened, curl", curl("https://" + apiName + "/"), prints("200"), opened},
-		{"https opened, Python", []string{"/usr/bin/python3", "-c", pythonGet}, prints("200"), opened},
-		{"https opened, Node", []string{"node", "-e", nodeGet}, prints("200"), opened},
+		{"http, curl", "curl", curl("http://" + apiName + "/"), prints("200"), wanted{verdict: "allow", leg: egress.LegCleartext, authority: apiName}},
+		{"https opened, curl", "curl", curl("https://" + apiName + "/"), prints("200"), opened},
+		{"https opened, Python", "python3", []string{"python3", "-c", pythonGet}, prints("200"), opened},
+		{"https opened, Node", "node", []string{"node", "-e", nodeGet}, prints("200"), opened},
 		{
-			"https opened, openssl s_client", []string{"sh", "-c", "printf 'GET / HTTP/1.1\\r\\nHost: " + apiName + "\\r\\nConnection: close\\r\\n\\r\\n' | " +
+			"https opened, openssl s_client", "openssl", []string{"sh", "-c", "printf 'GET / HTTP/1.1\\r\\nHost: " + apiName + "\\r\\nConnection: close\\r\\n\\r\\n' | " +
 				"openssl s_client -connect " + apiName + ":443 -servername " + apiName + " -verify_return_error -brief -ign_eof 2>/dev/null"},
 			prints("HTTP/1.1 200"), opened,
 		},
-		{"https passed through, curl -k", curl("-k", "https://"+passName+"/"), prints("200"), wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName}},
+		{"https passed through, curl -k", "curl", curl("-k", "https://"+passName+"/"), prints("200"), wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName}},
 		{
-			"its certificate is the origin's own, openssl", []string{"sh", "-c", "echo | openssl s_client -connect " + passName + ":443 -servername " + passName + " -showcerts 2>/dev/null"},
+			"it shows the origin's own certificate, openssl", "openssl", []string{"sh", "-c", "echo | openssl s_client -connect " + passName + ":443 -servername " + passName + " -showcerts 2>/dev/null"},
 			t.shows(), wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName},
 		},
 	})
@@ -162,18 +179,18 @@ func (t *tour) refused(ctx context.Context) error {
 	noRule := []string{"no_rule"}
 	worker := workerHost(1).at(workerPort).String()
 	return t.try(ctx, []way{
-		{"by name, http", curl("http://" + evilName + "/"), prints("403"), wanted{verdict: "deny", reasons: noRule, authority: evilName}},
-		{"by name, https", curl("https://" + evilName + "/"), fails, wanted{verdict: "deny", reasons: noRule, sni: evilName}},
-		{"by address: an allowed name for metadata", curl("http://" + metadataName + "/latest/meta-data/"), prints("403"), byAddress(metadataName)},
-		{"by address: an allowed name for loopback", curl("http://" + loopbackName + "/"), prints("403"), byAddress(loopbackName)},
-		{"by address: an allowed name, private", curl("http://" + privateName + "/"), prints("403"), byAddress(privateName)},
-		{"the metadata address itself", curl("http://" + metadataAddress + "/"), prints("403"), wanted{verdict: "deny", reasons: noRule, dialed: metadataAddress + ":80"}},
+		{"by name, http", "curl", curl("http://" + evilName + "/"), prints("403"), wanted{verdict: "deny", reasons: noRule, authority: evilName}},
+		{"by name, https", "curl", curl("https://" + evilName + "/"), fails, wanted{verdict: "deny", reasons: noRule, sni: evilName}},
+		{"by address, an allowed name: metadata", "curl", curl("http://" + metadataName + "/latest/meta-data/"), prints("403"), byAddress(metadataName)},
+		{"by address, an allowed name: loopback", "curl", curl("http://" + loopbackName + "/"), prints("403"), byAddress(loopbackName)},
+		{"by address, an allowed name: private", "curl", curl("http://" + privateName + "/"), prints("403"), byAddress(privateName)},
+		{"the metadata address itself", "curl", curl("http://" + metadataAddress + "/"), prints("403"), wanted{verdict: "deny", reasons: noRule, dialed: metadataAddress + ":80"}},
 		{
-			"SNI is not Host", curl("-H", "Host: "+otherName, "https://"+apiName+"/"), prints("403"),
+			"SNI is not Host", "curl", curl("-H", "Host: "+otherName, "https://"+apiName+"/"), prints("403"),
 			wanted{verdict: "deny", reasons: []string{"sni_mismatch"}, sni: apiName},
 		},
-		{"the worker, dialed directly", curl("http://" + worker + "/"), prints("403"), wanted{verdict: "deny", reasons: noRule, dialed: worker}},
-		{"the worker, by TLS", curl("-k", "https://"+worker+"/"), fails, wanted{verdict: "deny", reasons: []string{"sni_missing"}, dialed: worker}},
+		{"the worker, dialed directly", "curl", curl("http://" + worker + "/"), prints("403"), wanted{verdict: "deny", reasons: noRule, dialed: worker}},
+		{"the worker, by TLS", "curl", curl("-k", "https://"+worker+"/"), fails, wanted{verdict: "deny", reasons: []string{"sni_missing"}, dialed: worker}},
 	})
 }
 

@@ -65,7 +65,7 @@ Look at it, and change it:
   sluice actor list; sluice worker list; sluice policy get %[4]s
   sluice actor suspend %[4]s
 
-Ctrl-C, or sluice dev down --run %[10]s, drains and removes everything. After kill -9: sluice dev clean %[10]s
+Ctrl-C, or sluice dev down %[10]s, drains and removes everything. After kill -9: sluice dev clean %[10]s
 
 `, s.logs(), s.auditLog(), admin, demoActor, portOf(s.forwarded(routerPart)), apiName, evilName, s.auditLog(), s.forwarded(ateapiPart), s.Run)
 	return b.String()
