@@ -278,3 +278,33 @@ func TestRefusals(t *testing.T) {
 		t.Error(s.log.String())
 	}
 }
+
+// The broker has keys certified for actors that are on the worker, and says which refusals are for good.
+func TestBroker(t *testing.T) {
+	s := newSite(t)
+	w1 := s.host("w1", 1)
+	a, other := s.create("a", "counter"), s.create("other", "counter")
+	s.resume("a", "w1")
+	good := signingRequest(t)
+	for _, tc := range []struct {
+		name, ref, uid string
+		request        []byte
+		want           int
+	}{
+		{"its own", "demo/a", a.UID, good, 200},
+		{"no request", "demo/a", a.UID, []byte("x"), 400},
+		{"another UID", "demo/a", other.UID, good, 403},
+		{"another name", "demo/other", a.UID, good, 403},
+		{"one that sleeps", "demo/other", other.UID, good, 403},
+		{"no name", "demo", a.UID, good, 400},
+		{"a path", "demo/a", "../../x", good, 400},
+	} {
+		if status, body := w1.ask(tc.ref, tc.uid, tc.request); status != tc.want {
+			t.Errorf("%s: %d %.200s, want %d", tc.name, status, body, tc.want)
+		}
+	}
+	s.suspend("a")
+	if status, body := w1.ask("demo/a", a.UID, good); status != 403 {
+		t.Errorf("suspended: %d %s", status, body)
+	}
+}

@@ -1,8 +1,14 @@
 package atelet_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -130,8 +136,6 @@ func (s *site) template(name string, change func(t *actor.Template)) {
 		s.t.Fatal(err)
 	}
 }
-
-func demo(name string) actor.Ref { return actor.Ref{Atespace: "demo", Name: name} }
 
 func (s *site) create(name, template string) actor.Actor {
 	s.t.Helper()
@@ -369,3 +373,38 @@ func (g *gate) serve(own *cert.Credential) {
 }
 
 func run(ctx context.Context, o app.AteletOptions) error { return app.RunAtelet(ctx, o) }
+
+func signingRequest(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+// ask asks the broker for a certificate.
+func (h *host) ask(ref, uid string, request []byte) (int, string) {
+	h.t.Helper()
+	text, err := json.Marshal(map[string]any{"Ref": ref, "UID": uid, "Request": request})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", h.path(h.name+"-broker"))
+	}}}
+	response, err := client.Post("http://broker/v1/certificate", "application/json", bytes.NewReader(text))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
