@@ -2,6 +2,7 @@ package atelet_test
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"reflect"
 	"testing"
@@ -42,9 +43,11 @@ func TestMessagesAreTheWorkers(t *testing.T) {
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
-		if u, ok := v.Addr().Interface().(interface{ UnmarshalText([]byte) error }); ok {
-			_ = u.UnmarshalText([]byte("203.0.113.7"))
-			return
+		if v.CanInterface() {
+			if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+				_ = u.UnmarshalText([]byte("203.0.113.7"))
+				return
+			}
 		}
 		for i := range v.NumField() {
 			if f := v.Field(i); v.Type().Field(i).Anonymous || f.CanSet() {
