@@ -25,7 +25,7 @@ func (c *cli) actorCommand() *cobra.Command {
 		actorOp("revert", "Drop what an actor has done since it was suspended last, or its crash", func(ctx context.Context, c *control.Client, r actor.Ref) (actor.Actor, error) {
 			return c.RevertActor(ctx, r)
 		}),
-		(*plane).actorDelete, (*plane).actorCut)
+		(*plane).actorDelete, (*plane).actorCut, (*plane).actorLogs)
 }
 
 const actorHead = "ACTOR STATE WORKER ADDRESS TEMPLATE AGE REASON"

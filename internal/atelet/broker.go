@@ -69,7 +69,7 @@ func (a *Agent) mint(ctx context.Context, ask certificateRequest) (chain [][]byt
 		return nil, http.StatusServiceUnavailable, errors.New("the agent has not found the worker's process yet")
 	}
 	ref, err := actor.ParseRef(ask.Ref)
-	if err != nil {
+	if err = errors.Join(err, checkUID(ask.UID)); err != nil {
 		return nil, http.StatusBadRequest, err
 	}
 	r, err := s.roster.get(ask.UID)

@@ -63,7 +63,7 @@ func (p *programs) order(a actor.Actor, t actor.Template) (o workerOrder, err er
 		return o, err
 	}
 	o.Program.Mounts = []workerMount{
-		{From: program, To: programPlace + "/" + filepath.Base(program)},
+		{From: program, To: programPlace + "/" + strings.TrimPrefix(c.Image, imageLocal)},
 		{From: p.trust, To: trustPlace},
 	}
 	mounts, err := p.mounts(a, t, c)

@@ -112,8 +112,8 @@ func (s *session) settle(ctx context.Context, r record, runs, tell bool) {
 		return
 	}
 	if r.State == active && !runs {
-		r.How = "unnoticed"
-		tell = s.retire(r, r.How)
+		s.log.Warn("an actor has ended while nobody watched", "actor", r.Ref, "uid", r.UID)
+		tell = s.retire(r, "while nobody watched")
 		r.State = over
 	}
 	if r.State == over && tell {

@@ -145,11 +145,15 @@ func (o *orders) terminate(ctx context.Context, uid string) error {
 // ask gives one order. An error that is no refusal of the worker's wraps actor.ErrUnavailable: it is not known what has
 // become of the order.
 func (o *orders) ask(ctx context.Context, method, what string, body, answer any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
+	var from io.Reader // nil for a question: a body that nobody reads would hide that we hang up
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		from = bytes.NewReader(text)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://worker/v1/"+what, bytes.NewReader(text))
+	request, err := http.NewRequestWithContext(ctx, method, "http://worker/v1/"+what, from)
 	if err != nil {
 		return err
 	}
@@ -158,7 +162,7 @@ func (o *orders) ask(ctx context.Context, method, what string, body, answer any)
 		return unanswered(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return unanswered(err)
 	}

@@ -1,0 +1,47 @@
+package atelet
+
+import "github.com/sluice-proxy/sluice/internal/actor"
+
+// What tests see of the inside.
+
+// The messages of the worker's socket.
+type (
+	WorkerOrder       = workerOrder
+	WorkerAbout       = workerAbout
+	WorkerStay        = workerStay
+	WorkerEnded       = workerEnded
+	CertificateAsk    = certificateRequest
+	CertificateAnswer = certificateAnswer
+)
+
+var (
+	Quantity  = quantity
+	ReadHosts = readHosts
+)
+
+// Roster is a roster of a directory.
+type Roster struct{ *roster }
+
+// NewRoster opens one.
+func NewRoster(dir string, u Users) (Roster, error) {
+	r, err := openRoster(dir, u)
+	return Roster{r}, err
+}
+
+// Claim returns the user of an actor that is about to start, and whether it is thawed.
+func (r Roster) Claim(a actor.Actor, worker string) (uint32, bool, error) {
+	c, err := r.claim(a, worker, 1)
+	return c.User, c.Thaw, err
+}
+
+// Freeze writes down that an actor is suspended.
+func (r Roster) Freeze(uid string) error {
+	_, err := r.change(uid, func(r *record) error { r.State = frozen; return nil })
+	return err
+}
+
+// Forget removes a record.
+func (r Roster) Forget(uid string) error {
+	_, err := r.change(uid, func(r *record) error { *r = record{}; return nil })
+	return err
+}
