@@ -72,8 +72,9 @@ var rooms = map[string][]string{
 
 	// Top.
 	"internal/app":      {anyRoom},
+	"internal/dev":      {"internal/app", "internal/actor", "internal/cert", "internal/control", "internal/egress", "internal/fabric"},
 	"gateway":           {"internal/app", "internal/config", "internal/exchange"},
-	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/atelet", "internal/cert", "internal/control", "internal/egress", "internal/mutual"},
+	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/atelet", "internal/cert", "internal/control", "internal/dev", "internal/egress", "internal/mutual"},
 	"cmd/sluice-worker": {"internal/worker", "internal/fabric", "internal/mutual", "internal/conn", "internal/drain"},
 
 	// Test support; refused to everything above by onlyForTests.
