@@ -128,7 +128,9 @@ func Down(ctx context.Context, o Options) error {
 	for {
 		left, err := o.left()
 		if err == nil && len(left) == 0 {
-			return nil
+			if claimed, err := claim(o.Run); err == nil { // the supervisor has ended as well
+				return claimed.Close()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -144,11 +146,11 @@ func Clean(ctx context.Context, o Options) (found []string, err error) {
 	if err := o.place(); err != nil {
 		return nil, err
 	}
-	if err := ask(ctx, o.Dir, http.MethodGet, "/v1/status", nil); err == nil {
-		return nil, fmt.Errorf("%w in %s; end it with: sluice dev down %s", ErrRuns, o.Dir, o.Run)
-	} else if !errors.Is(err, ErrNone) {
-		return nil, err
+	claimed, err := claim(o.Run)
+	if err != nil {
+		return nil, fmt.Errorf("%w; end it with: sluice dev down %s", err, o.Run)
 	}
+	defer claimed.Close()
 	run, err := fabric.NewRun(o.Run)
 	if err != nil {
 		return nil, err
@@ -203,6 +205,11 @@ func (o *Options) explained(err error) error {
 	if !errors.Is(err, ErrNone) {
 		return err
 	}
+	claimed, cerr := claim(o.Run)
+	if cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	defer claimed.Close()
 	left, lerr := o.left()
 	if len(left) > 0 {
 		return fmt.Errorf("%w (run %s); one that was killed has left %d things there: sluice dev clean %[2]s", err, o.Run, len(left))

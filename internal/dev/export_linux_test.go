@@ -33,7 +33,9 @@ func NewScreen(out io.Writer, colors bool) *Screen { return &Screen{screen{out: 
 func (s *Screen) Step(name, shows string) { s.step(name, shows) }
 
 // Check is check.
-func (s *Screen) Check(what string, err error, figure string) bool { return s.check(what, err, "%s", figure) }
+func (s *Screen) Check(what string, err error, figure string) bool {
+	return s.check(what, err, "%s", figure)
+}
 
 // Absent is absent.
 func (s *Screen) Absent(what, why string) { s.absent(what, why) }

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +27,8 @@ const marker = "sluice-dev"
 type supervisor struct {
 	Options
 	run   fabric.Run
-	token string // of the egress gateway's management
+	claim io.Closer // of the run
+	token string    // of the egress gateway's management
 
 	net      *fabric.Network
 	hosts    map[string]*fabric.Namespace // by the names of the plan
@@ -55,20 +56,28 @@ func newSupervisor(o Options) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c, err := net.Dial("unix", socketOf(o.Dir)); err == nil {
-		return nil, errors.Join(fmt.Errorf("%w in %s (run %s); end it with: sluice dev down %[3]s", ErrRuns, o.Dir, o.Run), c.Close())
-	}
-	left, err := run.Left()
-	if err != nil {
-		return nil, err
-	}
-	if len(left) > 0 {
-		return nil, fmt.Errorf("%w: %d things of run %s, such as %s; remove them with: sluice dev clean %[3]s", ErrLeft, len(left), o.Run, left[0])
-	}
 	s := &supervisor{
 		Options: o, run: run, hosts: map[string]*fabric.Namespace{}, died: make(chan *process, maxWorkers*4), token: newToken(),
 	}
-	return s, s.makeDir()
+	if s.claim, err = claim(o.Run); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, errors.Join(err, s.claim.Close())
+	}
+	return s, nil
+}
+
+// begin sees that nothing is in the way, and makes the directory.
+func (s *supervisor) begin() error {
+	left, err := s.run.Left()
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%w: %d things of run %s, such as %s; remove them with: sluice dev clean %[3]s", ErrLeft, len(left), s.Run, left[0])
+	}
+	return s.makeDir()
 }
 
 // Check is nil where development networks can be made, else ErrNeeds.
@@ -233,7 +242,7 @@ func (s *supervisor) close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	return errors.Join(append(errs, s.run.Clean(ctx), os.RemoveAll(s.Dir))...) // suspended actors are nobody's process
+	return errors.Join(append(errs, s.run.Clean(ctx), os.RemoveAll(s.Dir), s.claim.Close())...) // suspended actors are nobody's process
 }
 
 // drain ends the processes: the router first, so that nothing comes in any more, then workers with their actors, and what those
