@@ -35,10 +35,10 @@ and removes everything at the end.`,
 }
 
 // devRun makes a command about one run, which is its argument if it has one.
-func (c *cli) devRun(use, short, run string, args cobra.PositionalArgs, do func(context.Context, dev.Options) error) (*cobra.Command, *dev.Options) {
+func (c *cli) devRun(use, short, run string, do func(context.Context, dev.Options) error) (*cobra.Command, *dev.Options) {
 	o := &dev.Options{Run: run, Workers: 2, Slots: 2, Out: c.out, Colors: isTerminal(c.out) && c.env("NO_COLOR") == "" && c.env("TERM") != "dumb"}
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: args,
+		Use: use, Short: short, Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -63,13 +63,14 @@ const defaultDevRun = "dev"
 
 // devStarts adds the flags of commands that start processes.
 func devStarts(cmd *cobra.Command, o *dev.Options) {
+	cmd.Args = cobra.NoArgs
 	cmd.Flags().StringVar(&o.Run, "run", o.Run, "identifier in the name of everything that is made, 1 to 12 lower-case letters and digits")
 	cmd.Flags().StringVar(&o.Worker, "worker-binary", "", "the sluice-worker to start (default the one beside this program)")
 	_ = cmd.MarkFlagFilename("worker-binary")
 }
 
 func (c *cli) devUp() *cobra.Command {
-	cmd, o := c.devRun("up", "Start an actor network, and remove it at Ctrl-C", defaultDevRun, cobra.NoArgs, func(ctx context.Context, o dev.Options) error {
+	cmd, o := c.devRun("up", "Start an actor network, and remove it at Ctrl-C", defaultDevRun, func(ctx context.Context, o dev.Options) error {
 		return dev.Up(ctx, o)
 	})
 	cmd.Flags().IntVar(&o.Workers, "workers", o.Workers, "workers, each in a namespace of its own")
@@ -79,7 +80,7 @@ func (c *cli) devUp() *cobra.Command {
 }
 
 func (c *cli) devDemo() *cobra.Command {
-	cmd, o := c.devRun("demo", "Show what an actor network does, step by step, and assert it", "demo", cobra.NoArgs, func(ctx context.Context, o dev.Options) error {
+	cmd, o := c.devRun("demo", "Show what an actor network does, step by step, and assert it", "demo", func(ctx context.Context, o dev.Options) error {
 		err := dev.Tour(ctx, o)
 		if errors.Is(err, dev.ErrTour) {
 			return errTold
@@ -92,7 +93,7 @@ func (c *cli) devDemo() *cobra.Command {
 
 func (c *cli) devStatus() *cobra.Command {
 	var asJSON bool
-	cmd, _ := c.devRun("status [RUN]", "Show the processes, addresses and actors of a network", defaultDevRun, cobra.MaximumNArgs(1), func(ctx context.Context, o dev.Options) error {
+	cmd, _ := c.devRun("status [RUN]", "Show the processes, addresses and actors of a network", defaultDevRun, func(ctx context.Context, o dev.Options) error {
 		st, err := dev.Look(ctx, o)
 		if err != nil {
 			return err
@@ -132,7 +133,7 @@ func (c *cli) showDev(st dev.Status) error {
 }
 
 func (c *cli) devDown() *cobra.Command {
-	cmd, _ := c.devRun("down [RUN]", "Drain a network, and remove everything of it", defaultDevRun, cobra.MaximumNArgs(1), func(ctx context.Context, o dev.Options) error {
+	cmd, _ := c.devRun("down [RUN]", "Drain a network, and remove everything of it", defaultDevRun, func(ctx context.Context, o dev.Options) error {
 		if err := dev.Down(ctx, o); err != nil {
 			return err
 		}
@@ -143,7 +144,7 @@ func (c *cli) devDown() *cobra.Command {
 }
 
 func (c *cli) devClean() *cobra.Command {
-	cmd, _ := c.devRun("clean [RUN]", "Remove what a network has left whose supervisor was killed", defaultDevRun, cobra.MaximumNArgs(1), func(ctx context.Context, o dev.Options) error {
+	cmd, _ := c.devRun("clean [RUN]", "Remove what a network has left whose supervisor was killed", defaultDevRun, func(ctx context.Context, o dev.Options) error {
 		found, err := dev.Clean(ctx, o)
 		for _, f := range found {
 			fmt.Fprintf(c.out, "found %s\n", f)

@@ -81,38 +81,46 @@ func (t *tour) cut(ctx context.Context) error {
 	return nil
 }
 
-// killed kills the worker of an actor.
-func (t *tour) killed(ctx context.Context) error {
-	lucky := actor.Ref{Atespace: demoAtespace, Name: "b1"}
-	if err := t.create(ctx, lucky, ""); err != nil {
-		return err
+// spared is an actor that is on another worker than demoActor.
+var spared = actor.Ref{Atespace: demoAtespace, Name: "b1"}
+
+// apart has two actors run, on two workers. It returns the one of demoActor.
+func (t *tour) apart(ctx context.Context) (worker string, err error) {
+	if err := t.create(ctx, spared, ""); err != nil {
+		return "", err
 	}
-	if _, err := t.who(ctx, demoActor); err != nil {
-		return err
+	for _, ref := range []actor.Ref{demoActor, spared} {
+		if _, err := t.who(ctx, ref); err != nil {
+			return "", err
+		}
 	}
-	spared, err := t.who(ctx, lucky)
-	if err != nil {
-		return err
+	if worker, err = t.workerOf(ctx, demoActor); err != nil {
+		return "", err
 	}
-	worker, err := t.workerOf(ctx, demoActor)
-	if err != nil {
-		return err
-	}
-	other, err := t.workerOf(ctx, lucky)
+	other, err := t.workerOf(ctx, spared)
 	if err == nil && other == worker {
 		err = fmt.Errorf("both actors are on %s", worker)
 	}
-	t.check("two actors on two workers", err, "%s on %s, %s on %s", demoActor, worker, lucky, other)
+	t.check("two actors on two workers", err, "%s on %s, %s on %s", demoActor, worker, spared, other)
+	return worker, err
+}
+
+// killed kills the worker of an actor.
+func (t *tour) killed(ctx context.Context) error {
+	worker, err := t.apart(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := t.who(ctx, spared)
+	if err != nil {
+		return err
+	}
 	part := t.part(worker)
 	if err := part.kill(); err != nil {
 		return err
 	}
 	_, how := part.ended()
-	still, err := t.who(ctx, lucky)
-	if err == nil && !still.Started.Equal(spared.Started) {
-		err = fmt.Errorf("%s is another process", lucky)
-	}
-	t.check("the other worker's actor answers on", err, "%s, while %s has ended: %s", lucky, worker, how)
+	t.check("the other worker's actor answers on", t.same(ctx, spared, before), "%s, while %s has ended: %s", spared, worker, how)
 	began := time.Now()
 	var n int
 	_, _ = fmt.Sscanf(worker, "w%d", &n)
@@ -132,6 +140,15 @@ func (t *tour) killed(ctx context.Context) error {
 	return nil
 }
 
+// same wants an actor to be the process that it was.
+func (t *tour) same(ctx context.Context, ref actor.Ref, before EchoState) error {
+	st, err := t.who(ctx, ref)
+	if err == nil && !st.Started.Equal(before.Started) {
+		err = fmt.Errorf("%s is another process", ref)
+	}
+	return err
+}
+
 // outage is how long there is no control plane.
 const outage = 3 * time.Second
 
@@ -144,20 +161,24 @@ func (t *tour) headless(ctx context.Context) error {
 	if err := t.part(ateapiPart).stop(grace); err != nil {
 		return err
 	}
-	began := time.Now()
 	asked := 0
-	for err == nil && time.Since(began) < outage {
-		var st EchoState
-		st, err = t.who(ctx, demoActor)
-		asked++
-		if err == nil && !st.Started.Equal(before.Started) {
-			err = fmt.Errorf("%s is another process", demoActor)
-		}
+	for began := time.Now(); err == nil && time.Since(began) < outage; asked++ {
+		err = t.same(ctx, demoActor, before)
 		if err == nil && !rest(ctx, 50*time.Millisecond) { // a pace, not a wait
 			err = context.Cause(ctx)
 		}
 	}
 	t.check("running actors answer", err, "%d of %d requests", asked, asked)
+	t.shut(ctx)
+	if err := t.startAteapi(ctx); err != nil {
+		return err
+	}
+	t.back(ctx)
+	return nil
+}
+
+// shut shows that nothing gets out that nobody can decide about.
+func (t *tour) shut(ctx context.Context) {
 	from := time.Now()
 	out, err := t.inside(ctx, demoActor, curl("http://"+apiName+"/")...)
 	if err == nil && out.Out == "200" {
@@ -166,11 +187,12 @@ func (t *tour) headless(ctx context.Context) error {
 	t.check("nothing new gets out", err, "curl: exit status %d, HTTP status %s", out.Code, out.Out)
 	rec, err := t.audited(ctx, from, wanted{verdict: "deny", reasons: []string{"actor_unavailable", "policy_unavailable"}})
 	t.check("and the audit log says why", err, "%s", rec.Reason)
-	if err := t.startAteapi(ctx); err != nil {
-		return err
-	}
+}
+
+// back shows that everything goes on by itself.
+func (t *tour) back(ctx context.Context) {
 	back := time.Now()
-	err = until(ctx, requestLimit, "a sleeping actor can be woken", func() (bool, error) {
+	err := until(ctx, requestLimit, "a sleeping actor can be woken", func() (bool, error) {
 		_, err := t.who(ctx, actor.Ref{Atespace: demoAtespace, Name: "x"})
 		return err == nil, err
 	})
@@ -180,7 +202,6 @@ func (t *tour) headless(ctx context.Context) error {
 		return err == nil && out.Out == "200", err
 	})
 	t.check("and running ones get out", err, "%s after the start", since(back))
-	return nil
 }
 
 // drained stops the router under a request.
