@@ -176,7 +176,7 @@ func (s *supervisor) auditLog() string { return s.path("logs", "audit.jsonl") }
 const managementToken = "A3S_GATEWAY_ADMIN_TOKEN"
 
 func (s *supervisor) startEgress(ctx context.Context) error {
-	if err := s.write("egress.acl", s.egressConfig()); err != nil {
+	if err := errors.Join(s.write("egress.acl", s.egressConfig()), s.write("token", s.token)); err != nil {
 		return err
 	}
 	p := program{

@@ -64,10 +64,12 @@ Look at it, and change it:
   export SLUICE_CONTROL=%[9]s SLUICE_CREDENTIALS=%[3]s
   sluice actor list; sluice worker list; sluice policy get %[4]s
   sluice actor suspend %[4]s
+  %[11]s=$(cat %[12]s) sluice actor cut %[4]s --management %[13]s
 
 Ctrl-C, or sluice dev down %[10]s, drains and removes everything. After kill -9: sluice dev clean %[10]s
 
-`, s.logs(), s.auditLog(), admin, demoActor, portOf(s.forwarded(routerPart)), apiName, evilName, s.auditLog(), s.forwarded(ateapiPart), s.Run)
+`, s.logs(), s.auditLog(), admin, demoActor, portOf(s.forwarded(routerPart)), apiName, evilName, s.auditLog(), s.forwarded(ateapiPart), s.Run,
+		managementToken, s.path("token"), s.management())
 	return b.String()
 }
 

@@ -71,6 +71,11 @@ func newDevRun(t *testing.T) *devRun {
 func (d *devRun) start(what string) *gatewaytest.Process {
 	d.t.Helper()
 	worker, _ := binary() // built before
+	return d.startWith(what, worker)
+}
+
+func (d *devRun) startWith(what, worker string) *gatewaytest.Process {
+	d.t.Helper()
 	return gatewaytest.Run(d.t, d.path, "dev", what, "--run", d.name, "--worker-binary", worker)
 }
 
@@ -123,6 +128,22 @@ func TestDevTour(t *testing.T) {
 	}
 }
 
+// A tour in which something fails shows the log that tells why, and removes everything.
+func TestDevTourFails(t *testing.T) {
+	d := newDevRun(t)
+	worker := filepath.Join(t.TempDir(), "worker")
+	if err := os.WriteFile(worker, []byte("#!/bin/sh\necho this worker is broken\nexit 3\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := d.startWith("demo", worker)
+	ends(t, p, time.Minute, 1)
+	for _, part := range []string{"FAILED  it is up", "w1 ended before it was ready: exit status 3 this worker is broken", "the end of the log of w1", "nothing is left", "do not hold"} {
+		if out := p.Output(); !strings.Contains(out, part) {
+			t.Errorf("no %q in:\n%s", part, out)
+		}
+	}
+}
+
 // A tour that is interrupted says so, and removes everything.
 func TestDevTourInterrupted(t *testing.T) {
 	d := newDevRun(t)
@@ -150,6 +171,7 @@ func TestDevUpAndDown(t *testing.T) {
 	}
 	d.want(0, "demo/a1   SUSPENDED", "status")
 	d.want(1, "runs already", "clean")
+	d.greeted(p.Output())
 	for _, part := range st.Parts {
 		if part.Name == "w2" {
 			if err := syscall.Kill(part.PID, syscall.SIGKILL); err != nil {
@@ -165,11 +187,56 @@ func TestDevUpAndDown(t *testing.T) {
 	ends(t, p, time.Minute, 0)
 }
 
-// What a supervisor leaves that was killed is found by its run, kept from another one, and removed.
+// greeted does what the greeting says that one can.
+func (d *devRun) greeted(greeting string) {
+	d.t.Helper()
+	gatewaytest.Peer(d.t, "curl")
+	_, ask, _ := strings.Cut(greeting, "wakes up for it:\n")
+	ask, _, _ = strings.Cut(ask, "\n\n")
+	_, more, _ := strings.Cut(greeting, "change it:\n")
+	more, _, _ = strings.Cut(more, "\n\n")
+	for _, c := range []struct{ script, want string }{
+		{ask, `"actor":"demo/a1"`},
+		{strings.TrimSpace(ask) + "run -d '[\"curl\",\"-sS\",\"https://api.demo.test/hello\"]'", "api.demo.test GET api.demo.test /hello"},
+		{more, "0 tunnels of actor demo/a1 closed"},
+	} {
+		cmd := exec.Command("sh", "-ec", c.script)
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(d.path)+":"+os.Getenv("PATH"))
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), c.want) {
+			d.t.Errorf("%s\n%v, want %q:\n%s", c.script, err, c.want, out)
+		}
+	}
+}
+
+// operate gives commands to the control plane of a network that is up.
+func (d *devRun) operate(commands ...string) {
+	d.t.Helper()
+	var st dev.Status
+	if err := json.Unmarshal([]byte(d.want(0, "", "status", "--json")), &st); err != nil {
+		d.t.Fatal(err)
+	}
+	env := append(os.Environ(), "SLUICE_CREDENTIALS="+filepath.Join(st.Dir, "pki", "admin"))
+	for _, a := range st.Addresses {
+		if a.Name == "ateapi" {
+			env = append(env, "SLUICE_CONTROL="+a.Host)
+		}
+	}
+	for _, c := range commands {
+		cmd := exec.Command(d.path, strings.Fields(c)...)
+		cmd.Env = env
+		if out, err := cmd.CombinedOutput(); err != nil {
+			d.t.Fatalf("sluice %s: %v: %s", c, err, out)
+		}
+	}
+}
+
+// What a supervisor leaves that was killed, with actors that run and others that are frozen, is found by its run, kept from another
+// one, and removed.
 func TestDevClean(t *testing.T) {
 	d := newDevRun(t)
 	p := d.start("up")
 	p.Await(t, "An actor network runs")
+	d.operate("actor create demo/b1 --template echo", "actor resume demo/b1", "actor resume demo/a1", "actor suspend demo/a1")
 	p.Signal(t, syscall.SIGKILL)
 	ends(t, p, time.Minute, -1)
 	d.want(1, "sluice dev clean "+d.name, "status")
@@ -179,7 +246,7 @@ func TestDevClean(t *testing.T) {
 		t.Error(out)
 	}
 	out := d.want(0, "nothing of run "+d.name+" is left", "clean")
-	for _, found := range []string{"found namespace sluice-" + d.name + "-router", "found process ", "found directory " + d.dir} {
+	for _, found := range []string{"found namespace sluice-" + d.name + "-router", "found process ", "found group ", "found directory " + d.dir} {
 		if !strings.Contains(out, found) {
 			t.Errorf("no %q in:\n%s", found, out)
 		}
