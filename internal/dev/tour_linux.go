@@ -80,8 +80,7 @@ func Tour(ctx context.Context, o Options) (err error) {
 func (t *tour) guided(ctx context.Context) {
 	began := time.Now()
 	t.step("A network", "a fabric of namespaces, and every part a process in its own")
-	down := func() {}
-	ctx, down = context.WithCancel(ctx)
+	ctx, down := context.WithCancel(ctx)
 	defer down()
 	err := t.up(ctx)
 	if err == nil {

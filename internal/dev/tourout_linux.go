@@ -144,14 +144,17 @@ func (t *tour) allowed(ctx context.Context) error {
 		{"https opened, Python", "python3", []string{"python3", "-c", pythonGet}, prints("200"), opened},
 		{"https opened, Node", "node", []string{"node", "-e", nodeGet}, prints("200"), opened},
 		{
-			"https opened, openssl s_client", "openssl", []string{"sh", "-c", "printf 'GET / HTTP/1.1\\r\\nHost: " + apiName + "\\r\\nConnection: close\\r\\n\\r\\n' | " +
+			"https opened, openssl s_client", "openssl",
+			[]string{"sh", "-c", "printf 'GET / HTTP/1.1\\r\\nHost: " + apiName + "\\r\\nConnection: close\\r\\n\\r\\n' | " +
 				"openssl s_client -connect " + apiName + ":443 -servername " + apiName + " -verify_return_error -brief -ign_eof 2>/dev/null"},
 			prints("HTTP/1.1 200"), opened,
 		},
 		{"https passed through, curl -k", "curl", curl("-k", "https://"+passName+"/"), prints("200"), wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName}},
 		{
-			"it shows the origin's own certificate, openssl", "openssl", []string{"sh", "-c", "echo | openssl s_client -connect " + passName + ":443 -servername " + passName + " -showcerts 2>/dev/null"},
-			t.shows(), wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName},
+			"it shows the origin's own certificate, openssl", "openssl",
+			[]string{"sh", "-c", "echo | openssl s_client -connect " + passName + ":443 -servername " + passName + " -showcerts 2>/dev/null"},
+			t.shows(),
+			wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName},
 		},
 	})
 }

@@ -19,7 +19,10 @@ func (s *supervisor) startWorkers(ctx context.Context) error {
 		return err
 	}
 	for n := 1; n <= s.Workers; n++ {
-		if err := errors.Join(s.startWorker(ctx, n), s.startAgent(ctx, n)); err != nil {
+		if err := s.startWorker(ctx, n); err != nil {
+			return err
+		}
+		if err := s.startAgent(ctx, n); err != nil {
 			return err
 		}
 	}
