@@ -3,6 +3,7 @@ package atelet
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/control"
@@ -61,4 +62,10 @@ func (r Roster) Ended(ctx context.Context, a actor.Actor, worker string) control
 	defer stop()
 	go s.tell(ctx)
 	return <-s.exits
+}
+
+// Order makes the order of an actor of a template, with its program and all that is written for it below a directory.
+func Order(dir string, a actor.Actor, t actor.Template) (WorkerOrder, error) {
+	p := programs{dir: dir, trust: filepath.Join(dir, "trust"), infos: filepath.Join(dir, "info")}
+	return p.order(a, t)
 }
