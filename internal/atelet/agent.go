@@ -247,11 +247,12 @@ func (s *session) ended(e workerEnded) {
 	s.log.Warn("an actor ended by itself", "actor", e.Ref, "uid", e.UID, "how", e.How)
 	select {
 	case s.queue <- e.workerActor:
-	default: // it is told when the worker is attached next
+	default: // the sweep tells
 	}
 }
 
-// tell hands on who has ended, as the control plane takes it. An actor that is started again meanwhile has not ended any more.
+// tell hands on who has ended, as the control plane takes it. An actor that is started again before it is told has not ended any
+// more.
 func (s *session) tell(ctx context.Context) {
 	for {
 		select {
@@ -266,8 +267,14 @@ func (s *session) tell(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case s.exits <- control.Exit{Ref: ref, UID: a.UID, Why: r.How}:
+			case s.exits <- control.Exit{Ref: ref, UID: a.UID, Why: r.How, Holds: func() bool { return s.holds(r) }}:
 			}
 		}
 	}
+}
+
+// holds reports whether an actor that is over is so still, with the same record.
+func (s *session) holds(was record) bool {
+	now, err := s.roster.get(was.UID)
+	return err == nil && now.State == over && now.Serial == was.Serial
 }

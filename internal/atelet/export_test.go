@@ -1,6 +1,13 @@
 package atelet
 
-import "github.com/sluice-proxy/sluice/internal/actor"
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/control"
+)
 
 // What tests see of the inside.
 
@@ -44,4 +51,21 @@ func (r Roster) Freeze(uid string) error {
 func (r Roster) Forget(uid string) error {
 	_, err := r.change(uid, func(r *record) error { *r = record{}; return nil })
 	return err
+}
+
+// Ended has a session of a worker note that an actor has ended, and returns the exit that it tells.
+func (r Roster) Ended(ctx context.Context, a actor.Actor, worker string) control.Exit {
+	s := &session{Agent: &Agent{}, log: slog.New(slog.DiscardHandler), roster: r.roster, exits: make(chan control.Exit), queue: make(chan workerActor, 1)}
+	s.o.Worker.Name = worker
+	s.ended(workerEnded{workerActor{a.Ref.String(), a.UID}, "exit status 1"})
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.tell(ctx)
+	return <-s.exits
+}
+
+// Order makes the order of an actor of a template, with its program and all that is written for it below a directory.
+func Order(dir string, a actor.Actor, t actor.Template) (WorkerOrder, error) {
+	p := programs{dir: dir, trust: filepath.Join(dir, "trust"), infos: filepath.Join(dir, "info")}
+	return p.order(a, t)
 }

@@ -145,15 +145,25 @@ func readAuthorities(name string) ([]byte, error) {
 	return text, nil
 }
 
-// project writes a file that actors see, unless it has that content.
-func project(name string, content []byte) error {
+// project writes a file that actors see, at a path below a directory, unless it has that content. Errors wrap
+// actor.ErrUnavailable: they are no fault of the actor's.
+func project(below, path string, content []byte) error {
+	name := filepath.Join(below, path)
 	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, content) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
+	dir := filepath.Dir(name)
+	err := os.MkdirAll(dir, 0o755)
+	for d := dir; err == nil && len(d) >= len(below); d = filepath.Dir(d) {
+		err = os.Chmod(d, 0o755) // whatever the mask of this process is, actors must get there
 	}
-	return replace(name, content, 0o444)
+	if err == nil {
+		err = replace(name, content, 0o444)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, actor.ErrUnavailable)
+	}
+	return nil
 }
 
 // refresh writes the file of authorities of all actors of the machine.
@@ -162,7 +172,7 @@ func (p *programs) refresh() error {
 	if err != nil {
 		return err
 	}
-	return project(filepath.Join(p.trust, trustFile), text)
+	return project(p.trust, trustFile, text)
 }
 
 // mounts writes the volumes that a container mounts, and returns where.
@@ -200,13 +210,10 @@ func (p *programs) forget(uid string) error {
 
 // inform writes the facts and bundles of a volume.
 func (p *programs) inform(a actor.Actor, v actor.Volume, dir string) error {
-	if err := checkUID(a.UID); err != nil {
-		return err
-	}
 	for _, s := range v.SystemInfo {
 		for _, item := range s.Items {
 			text := map[actor.MetadataField]string{actor.FieldName: a.Name, actor.FieldAtespace: a.Atespace, actor.FieldUID: a.UID}[item.Field]
-			if err := project(filepath.Join(dir, item.Path), []byte(text)); err != nil {
+			if err := project(dir, item.Path, []byte(text)); err != nil {
 				return err
 			}
 		}
@@ -221,7 +228,7 @@ func (p *programs) inform(a actor.Actor, v actor.Volume, dir string) error {
 			}
 			join(&all, text)
 		}
-		if err := project(filepath.Join(dir, s.Path), all.Bytes()); err != nil {
+		if err := project(dir, s.Path, all.Bytes()); err != nil {
 			return err
 		}
 	}

@@ -43,46 +43,61 @@ type programs struct {
 	trusts
 }
 
-// order makes the order to start an actor. Its errors name the field of the template that is at fault.
+// order makes the order to start an actor. Its errors name the field of the template that is at fault; what comes with one is
+// enough to thaw the actor, unless it names none. That the control plane has checked both is not relied upon: they name files.
 func (p *programs) order(a actor.Actor, t actor.Template) (o workerOrder, err error) {
+	if err := errors.Join(a.Ref.Check("actor").Err(), checkUID(a.UID)); err != nil {
+		return o, err
+	}
+	o.workerActor = workerActor{a.Ref.String(), a.UID}
+	if err := t.Check("actor_template"); err != nil {
+		return o, err
+	}
 	if n := len(t.Containers); n != 1 {
 		return o, fmt.Errorf("containers: are %d, and this worker runs one for an actor", n)
 	}
 	c := t.Containers[0]
-	at := "container " + c.Name + ": "
-	program, err := p.find(c.Image)
-	if err != nil {
-		return o, fmt.Errorf("%simage %.80q: %w", at, c.Image, err)
+	if o.Probe, err = probe(c.Probe); err == nil {
+		o.Program, err = p.program(a, t, c)
 	}
-	o.workerActor = workerActor{a.Ref.String(), a.UID}
-	o.Program.Limits, err = limits(t.Resources, c.Resources)
 	if err != nil {
-		return o, fmt.Errorf("%s%w", at, err)
+		return o, fmt.Errorf("container %s: %w", c.Name, err)
 	}
-	if o.Program.Hosts, err = readHosts(p.hosts); err != nil {
+	return o, nil
+}
+
+func probe(p *actor.Probe) (workerProbe, error) {
+	if p == nil {
+		return workerProbe{}, nil
+	}
+	if p.Timeout > maxProbe {
+		return workerProbe{}, fmt.Errorf("wakeup_probe.timeout_seconds: at most %d are possible here", maxProbe/time.Second)
+	}
+	return workerProbe{Port: p.Port, Path: p.Path, Seconds: int(p.Timeout / time.Second)}, nil
+}
+
+func (p *programs) program(a actor.Actor, t actor.Template, c actor.Container) (o workerProgram, err error) {
+	path, err := p.find(c.Image)
+	if err != nil {
+		return o, fmt.Errorf("image %.80q: %w", c.Image, err)
+	}
+	if o.Limits, err = limits(t.Resources, c.Resources); err != nil {
 		return o, err
 	}
-	o.Program.Mounts = []workerMount{
-		{From: program, To: programPlace + "/" + strings.TrimPrefix(c.Image, imageLocal)},
-		{From: p.trust, To: trustPlace},
+	if o.Hosts, err = readHosts(p.hosts); err != nil {
+		return o, fmt.Errorf("names for actors: %w: %w", err, actor.ErrUnavailable)
 	}
 	mounts, err := p.mounts(a, t, c)
 	if err != nil {
-		return o, fmt.Errorf("%s%w", at, err)
+		return o, err
 	}
-	o.Program.Mounts = append(o.Program.Mounts, mounts...)
-	o.Program.Path, o.Program.Args = o.Program.Mounts[0].To, c.Args
+	o.Path, o.Args = programPlace+"/"+strings.TrimPrefix(c.Image, imageLocal), c.Args
+	o.Mounts = append([]workerMount{{From: path, To: o.Path}, {From: p.trust, To: trustPlace}}, mounts...)
 	if len(c.Command) > 0 {
-		o.Program.Path = c.Command[0]
-		o.Program.Args = append(append([]string{}, c.Command[1:]...), c.Args...)
+		o.Path = c.Command[0]
+		o.Args = append(append([]string{}, c.Command[1:]...), c.Args...)
 	}
-	o.Program.Env = environment(a, c)
-	if c.Probe != nil {
-		if c.Probe.Timeout > maxProbe {
-			return o, fmt.Errorf("%swakeup_probe.timeout_seconds: at most %d are possible here", at, maxProbe/time.Second)
-		}
-		o.Probe = workerProbe{Port: c.Probe.Port, Path: c.Probe.Path, Seconds: int(c.Probe.Timeout / time.Second)}
-	}
+	o.Env = environment(a, c)
 	return o, nil
 }
 

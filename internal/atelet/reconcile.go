@@ -20,7 +20,7 @@ func (s *session) attached(ctx context.Context, w actor.Worker) {
 		s.log.Warn("what runs on the worker was not found out", "error", err)
 		return
 	}
-	s.reconcile(ctx, true)
+	s.reconcile(ctx)
 }
 
 // sweep looks for what is left of actors that are over, and keeps the authorities current that actors read.
@@ -36,7 +36,7 @@ func (s *session) sweep(ctx context.Context) {
 		if err := s.programs.refresh(); err != nil {
 			s.log.Warn("the authorities of actors are not current", "error", err)
 		}
-		s.reconcile(ctx, false)
+		s.reconcile(ctx)
 	}
 }
 
@@ -60,9 +60,9 @@ func (s *session) adopt(ctx context.Context) error {
 	return nil
 }
 
-// reconcile ends actors that are not this worker's any more, and finds out which have ended without being noticed. With tell,
-// what the control plane may not have heard is told again; no order may be under way then.
-func (s *session) reconcile(ctx context.Context, tell bool) {
+// reconcile ends actors that are not this worker's any more, finds out which have ended without being noticed, and tells again
+// what the control plane has not heard.
+func (s *session) reconcile(ctx context.Context) {
 	records, err := s.roster.all()
 	if err != nil {
 		s.log.Error("the records of actors cannot be read", "error", err)
@@ -77,7 +77,7 @@ func (s *session) reconcile(ctx context.Context, tell bool) {
 			return
 		}
 		if r.State == frozen || r.here(s.name()) {
-			s.settle(ctx, r, runs[r.UID], tell)
+			s.settle(ctx, r, runs[r.UID])
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (s *session) running(ctx context.Context) (map[string]bool, error) {
 }
 
 // settle does for one actor what reconcile is for. A record that changes meanwhile is left alone.
-func (s *session) settle(ctx context.Context, r record, runs, tell bool) {
+func (s *session) settle(ctx context.Context, r record, runs bool) {
 	ref, err := actor.ParseRef(r.Ref)
 	if err != nil {
 		s.log.Error("a record of nobody", "file", s.roster.file(r.UID))
@@ -113,10 +113,11 @@ func (s *session) settle(ctx context.Context, r record, runs, tell bool) {
 	}
 	if r.State == active && !runs {
 		s.log.Warn("an actor has ended while nobody watched", "actor", r.Ref, "uid", r.UID)
-		tell = s.retire(r, "while nobody watched")
-		r.State = over
+		if s.retire(r, "while nobody watched") {
+			r.State = over
+		}
 	}
-	if r.State == over && tell {
+	if r.State == over {
 		select {
 		case s.queue <- workerActor{r.Ref, r.UID}:
 		default:

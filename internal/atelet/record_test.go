@@ -69,6 +69,27 @@ func TestUsersAreOfOneActorEach(t *testing.T) {
 	}
 }
 
+// How an actor has ended counts until it is started again, also when it was handed on before.
+func TestAnExitIsOfOneStart(t *testing.T) {
+	r, err := atelet.NewRoster(t.TempDir(), atelet.Users{First: 5000, Last: 5001})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.Claim(of("a"), "w"); err != nil {
+		t.Fatal(err)
+	}
+	e := r.Ended(t.Context(), of("a"), "w")
+	if e.UID != "a" || e.Why != "exit status 1" || !e.Holds() {
+		t.Errorf("%+v", e)
+	}
+	if _, _, err := r.Claim(of("a"), "w"); err != nil || e.Holds() {
+		t.Errorf("it is started again, %v, and the exit holds", err)
+	}
+	if later := r.Ended(t.Context(), of("a"), "w"); !later.Holds() || e.Holds() {
+		t.Error("it ended again, and not that counts")
+	}
+}
+
 func TestRecordsThatCannotBe(t *testing.T) {
 	dir := t.TempDir()
 	r, err := atelet.NewRoster(dir, atelet.Users{First: 5000, Last: 5001})
