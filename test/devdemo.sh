@@ -72,6 +72,7 @@ for p in /proc/[0-9]*; do
 done
 
 if [ "$problems" = 0 ]; then
-	echo "devdemo: nothing is left of $(wc -l <<<"$inodes") namespaces: no name, holder, rule, link, control group, process, socket or file"
+	echo "devdemo: nothing is left of $(wc -l <<<"$inodes") namespaces and the rules in them: no name, holder, link, control group, process, socket or file"
+	command -v nft >/dev/null || echo "devdemo: without nft the rules of the machine itself were not compared"
 fi
 [ "$code" = 0 ] && [ "$problems" = 0 ]

@@ -40,7 +40,9 @@ func (c *cli) devRun(use, short, run string, do func(context.Context, dev.Option
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+			// A terminal, or a reader of ours, that goes away is no reason to leave everything behind.
+			signal.Ignore(syscall.SIGPIPE)
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
 			defer context.AfterFunc(ctx, stop)() // a second signal does not wait
 			if len(args) > 0 {

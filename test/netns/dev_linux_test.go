@@ -3,6 +3,7 @@ package netns_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -153,6 +154,32 @@ func TestDevTourInterrupted(t *testing.T) {
 	ends(t, p, time.Minute, 1)
 	if out := p.Output(); !strings.Contains(out, "do not hold") || !strings.Contains(out, "nothing is left") {
 		t.Error(out)
+	}
+}
+
+// A reader that leaves, as head does, costs what it does not read, and nothing else.
+func TestDevReaderLeaves(t *testing.T) {
+	d := newDevRun(t)
+	worker, _ := binary() // built before
+	cmd := exec.Command(d.path, "dev", "up", "--run", d.name, "--worker-binary", worker)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Close(), w.Close()); err != nil { // before it has written anything
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	gatewaytest.Until(t, "the supervisor answers", func() bool { code, _ := d.run("status"); return code == 0 })
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
