@@ -22,10 +22,10 @@ ATONCE  ?= -parallel 4
 TOOL := go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check bench fuzz soak fmt deps clean
+.PHONY: help build demo dev-demo test check bench fuzz soak fmt deps clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the server and the worker: bin/sluice, bin/sluice-worker
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sluice ./cmd/sluice
@@ -33,6 +33,9 @@ build: ## build the server and the worker: bin/sluice, bin/sluice-worker
 
 demo: build ## start a gateway with its bundled demo backend (Ctrl-C ends it)
 	./bin/sluice demo
+
+dev-demo: build ## as root on Linux: tour a whole actor network, assert each step, leave nothing
+	./test/devdemo.sh
 
 test: check ## run check, install what the tests need, then run every test
 	./test/install.sh

@@ -22,7 +22,7 @@ func (s *settings) parts(log *slog.Logger) (*drain.Group, error) {
 		return nil, err
 	}
 	var g drain.Group
-	clock, orders := conn.NewClock(), worker.NewOrders()
+	clock, orders := conn.NewClock(), worker.NewOrders(s.gateway)
 	g.Add(drain.Part{Name: "clock", Run: clock.Run})
 	o := worker.Options{
 		Run: run, Slots: s.slots, Clock: clock, Log: log, SuspendDrain: s.suspendDrain, Egress: worker.NoGateway, Exited: orders.Exited,

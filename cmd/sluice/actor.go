@@ -23,7 +23,7 @@ func (c *cli) actorCommand() *cobra.Command {
 		actors.does("suspend", "End an actor, and keep it where every worker can resume it", (*control.Client).SuspendActor),
 		actors.does("pause", "End an actor, and keep it on its node", (*control.Client).PauseActor),
 		actors.does("revert", "Drop what an actor has done since it was suspended last, or its crash", (*control.Client).RevertActor),
-		actorDelete, (*plane).actorCut)
+		actorDelete, (*plane).actorCut, (*plane).actorLogs)
 }
 
 var actors = tabled("ATESPACE/NAME", asRef("actor"), "ACTOR STATE WORKER ADDRESS TEMPLATE AGE REASON", actorRow)

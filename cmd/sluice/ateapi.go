@@ -55,6 +55,7 @@ pki/worker-NAME for each --worker); sluice actor, policy and worker use those of
 	f.StringVar(&kind, "store", kind, "where records are kept: sqlite, or memory, which forgets")
 	f.StringVar(&o.EgressGateway, "egress-gateway-address", "", "HOST:PORT where outbound connections of actors go, from their next resume on; none closes them")
 	f.StringSliceVar(&o.Workers, "worker", nil, "name of a worker to make certificates for; repeatable")
+	f.StringSliceVar(&o.Origins, "origin", nil, "name of an origin for development to make a certificate for, in pki/origins; repeatable")
 	f.StringVar(&o.Minter, "minter-socket", "", "Unix socket on which certificates for intercepted names are minted; none mints none")
 	_ = cmd.RegisterFlagCompletionFunc("store", cobra.FixedCompletions([]string{"sqlite", "memory"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("data-dir")

@@ -107,8 +107,8 @@ func (c *cli) root() *cobra.Command {
 	root.Flags().AddFlagSet(run.Flags())
 	root.Flags().BoolP("version", "V", false, "print the version")
 	root.AddCommand(run, c.validateCommand(), c.configCommand(), c.fmtCommand(), c.explainCommand(), c.demoCommand(),
-		c.upgradeCommand(), c.versionCommand(), c.ateapiCommand(), c.routerCommand(), c.actorCommand(), c.policyCommand(), c.workerCommand(),
-		c.atespaceCommand(), c.templateCommand())
+		c.upgradeCommand(), c.versionCommand(), c.ateapiCommand(), c.ateletCommand(), c.routerCommand(), c.actorCommand(), c.policyCommand(), c.workerCommand(),
+		c.atespaceCommand(), c.templateCommand(), c.devCommand())
 	root.InitDefaultCompletionCmd()
 	if completion, _, err := root.Find([]string{"completion"}); err == nil { // by itself it exits 0 at any word
 		completion.Args = cobra.NoArgs

@@ -51,6 +51,8 @@ type AteapiOptions struct {
 	EgressGateway string
 	// Workers are names for which certificates are made, beside those of the router, the egress gateway and the admin.
 	Workers []string
+	// Origins are names for which a certificate is made that stands for a web server of the world; none makes none.
+	Origins []string
 	// Minter is the path of the socket on which interception certificates are minted; empty is none.
 	Minter string
 	Log    *slog.Logger
@@ -113,7 +115,7 @@ func (a *Ateapi) open(ctx context.Context, o AteapiOptions) (err error) {
 	if a.hub, err = cert.OpenHub(cert.HubOptions{Dir: PKIDir(o.DataDir), Log: o.Log}); err != nil {
 		return fmt.Errorf("the certificates in %s: %w", PKIDir(o.DataDir), err)
 	}
-	if err := mountComponents(a.hub, o.Workers); err != nil {
+	if err := mountComponents(a.hub, o); err != nil {
 		return err
 	}
 	a.store, err = openStore(ctx, o)

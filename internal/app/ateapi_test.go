@@ -73,6 +73,52 @@ func TestAteapiStartFails(t *testing.T) {
 	}
 }
 
+// Workers are told to reach the egress gateway by some host, for which its certificate has to be; origins have one by an authority
+// that the gateway is given, and that signs nothing else.
+func TestAteapiCertificates(t *testing.T) {
+	for gateway, host := range map[string]string{
+		"10.88.0.11:15443": "10.88.0.11", "[fd00::1]:15443": "fd00::1", "egress.test:8443": "egress.test", "": app.EgressName,
+		app.EgressName + ":443": app.EgressName,
+	} {
+		o := ateapiOptions(t.TempDir())
+		o.Store, o.EgressGateway, o.Origins = app.StoreMemory, gateway, []string{"api.demo.test", "pass.demo.test"}
+		a, err := app.StartAteapi(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leafOf := func(dir ...string) *x509.Certificate {
+			t.Helper()
+			c, err := mutual.OpenCredential(filepath.Join(append(append([]string{app.PKIDir(o.DataDir)}, dir...), cert.CredentialFile)...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c.Leaf()
+		}
+		egress := leafOf("egress", "servicedns.podcert.ate.dev")
+		for _, name := range []string{host, app.EgressName, "localhost"} {
+			if err := egress.VerifyHostname(name); err != nil {
+				t.Errorf("with %q: %v", gateway, err)
+			}
+		}
+		trust, err := mutual.OpenTrust(filepath.Join(app.ComponentDir(o.DataDir, "egress"), "origins", cert.TrustFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		origin := leafOf(app.OriginsMount)
+		for _, name := range o.Origins {
+			if _, err := origin.Verify(x509.VerifyOptions{DNSName: name, Roots: trust.Roots()}); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := egress.Verify(x509.VerifyOptions{DNSName: app.EgressName, Roots: trust.Roots()}); err == nil {
+			t.Error("the authority of origins signs for the gateway")
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The egress gateway mints over the socket, without ever having the authority's key.
 func TestAteapiMints(t *testing.T) {
 	o := ateapiOptions(t.TempDir())

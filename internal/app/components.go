@@ -2,7 +2,10 @@ package app
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/cert"
@@ -20,6 +23,9 @@ const (
 	// RouterName and EgressName are those of the actor ingress and of the egress gateway.
 	RouterName = "atenet-router.ate-system.svc"
 	EgressName = "atenet-egress.ate-system.svc"
+
+	// OriginsMount is the directory with the certificate of the origins of a development network.
+	OriginsMount = "origins"
 
 	// serviceMount and identityMount are directories of a component, by the authorities that sign what is in them.
 	serviceMount  = "servicedns.podcert.ate.dev"
@@ -47,7 +53,7 @@ func ComponentDir(dataDir, component string) string {
 }
 
 // mountComponents has the hub write what each component is given.
-func mountComponents(h *cert.Hub, workers []string) error {
+func mountComponents(h *cert.Hub, o AteapiOptions) error {
 	serves := func(component string, names ...string) cert.Mount {
 		l := cert.ServiceLeaf(append(names, "localhost")...)
 		return cert.Mount{Dir: component + "/" + serviceMount, Authority: cert.ServiceAuthority, Leaf: &l}
@@ -62,11 +68,15 @@ func mountComponents(h *cert.Hub, workers []string) error {
 	mounts := []cert.Mount{
 		serves("ateapi", AteapiName), trusts("ateapi/"+identityMount, cert.WorkloadAuthority, ""),
 		serves("router", RouterName), is("router", RouterID, false),
-		serves("egress", EgressName), is("egress", EgressID, false),
+		egressMount(serves("egress", EgressName), o.EgressGateway), is("egress", EgressID, false),
 		trusts("egress/actor-id-ca-certs", cert.ActorAuthority, "ca.crt"), trusts("egress/origins", cert.OriginAuthority, ""),
 		is("admin", AdminID, false), trusts("admin/"+serviceMount, cert.ServiceAuthority, ""),
 	}
-	for _, name := range workers {
+	if len(o.Origins) > 0 {
+		l := cert.ServiceLeaf(o.Origins...)
+		mounts = append(mounts, cert.Mount{Dir: OriginsMount, Authority: cert.OriginAuthority, Leaf: &l})
+	}
+	for _, name := range o.Workers {
 		if !actor.ValidName(name) {
 			return fmt.Errorf("%.80q is no name of a worker", name)
 		}
@@ -80,6 +90,20 @@ func mountComponents(h *cert.Hub, workers []string) error {
 		}
 	}
 	return nil
+}
+
+// egressMount lets the certificate of the egress gateway be for the host by which workers are told to reach it, too.
+func egressMount(m cert.Mount, gateway string) cert.Mount {
+	host, _, err := net.SplitHostPort(gateway)
+	if err != nil {
+		return m
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		m.Leaf.Addr = addr
+	} else if !slices.Contains(m.Leaf.Names, host) {
+		m.Leaf.Names = append(m.Leaf.Names, host)
+	}
+	return m
 }
 
 // ControlOptions say how to reach a control plane.

@@ -54,6 +54,7 @@ var rooms = map[string][]string{
 	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor", "internal/mutual"},
 	"internal/worker":     {"internal/conn", "internal/exchange", "internal/drain", "internal/tunnel", "internal/mutual", "internal/fabric"},
 	"internal/control":    {"internal/config", "internal/actor", "internal/egress", "api/ateapi", "api/atelet", "api/atenetx", "api/credprovider"},
+	"internal/atelet":     {"internal/actor", "internal/control"},
 	"internal/store":      {"internal/config"},
 	"internal/fabric":     {"internal/conn"},
 
@@ -71,8 +72,9 @@ var rooms = map[string][]string{
 
 	// Top.
 	"internal/app":      {anyRoom},
+	"internal/dev":      {"internal/app", "internal/actor", "internal/cert", "internal/control", "internal/egress", "internal/fabric", "internal/mutual"},
 	"gateway":           {"internal/app", "internal/config", "internal/exchange"},
-	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/cert", "internal/control", "internal/egress", "internal/mutual"},
+	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/atelet", "internal/cert", "internal/control", "internal/dev", "internal/egress", "internal/mutual"},
 	"cmd/sluice-worker": {"internal/worker", "internal/fabric", "internal/mutual", "internal/conn", "internal/drain"},
 
 	// Test support; refused to everything above by onlyForTests.

@@ -117,11 +117,12 @@ func (p *planeByHand) Attach(stream atenetx.Host_AttachServer) error {
 	return errors.Join(err, serve(stream))
 }
 
-// exiting is a worker whose actors end while they are started.
+// exiting is a worker whose actors end while they are started, and that tells late of how they ended before.
 type exiting struct{ exits chan control.Exit }
 
 func (e exiting) Start(_ context.Context, a actor.Actor, _ actor.Template, _ string) error {
-	e.exits <- control.Exit{Ref: a.Ref, UID: a.UID, Why: "later"}
+	e.exits <- control.Exit{Ref: a.Ref, UID: a.UID, Why: "earlier", Holds: func() bool { return false }}
+	e.exits <- control.Exit{Ref: a.Ref, UID: a.UID, Why: "later", Holds: func() bool { return true }}
 	return nil
 }
 

@@ -62,8 +62,14 @@ func (u *untold) add(e Exit) {
 func (u *untold) next() (numberedExit, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for i, e := range u.list {
-		if !e.told && u.starting[e.UID] == 0 {
+	for i := 0; i < len(u.list); {
+		e := u.list[i]
+		switch {
+		case e.told || u.starting[e.UID] > 0:
+			i++
+		case e.Holds != nil && !e.Holds():
+			u.list = slices.Delete(u.list, i, i+1)
+		default:
 			u.list[i].told = true
 			return e, true
 		}

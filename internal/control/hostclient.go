@@ -32,6 +32,8 @@ type Exit struct {
 	Ref actor.Ref
 	UID string
 	Why string // at most MaxText bytes are kept
+	// Holds is asked just before it is told, each time: an exit that does not hold any more is forgotten. nil always holds.
+	Holds func() bool
 }
 
 // HostOptions describe a worker. Worker and Sandboxes are required.
@@ -40,7 +42,7 @@ type HostOptions struct {
 	Worker    actor.Worker
 	Sandboxes Sandboxes
 	// Exits are taken while the worker is attached, and told until the control plane has taken them, also when it is attached
-	// again; nil tells none. How an actor ended before it was started again must be given before Start returns, or not at all.
+	// again; nil tells none. What is given while an actor is being started is told behind the outcome, unless it does not hold then.
 	Exits <-chan Exit
 	// Attached is called each time that the control plane has taken the worker, before orders come; nil is not. With another UID
 	// than the time before the worker was deleted meanwhile, and whatever still runs on it is nobody's: it has to be ended.

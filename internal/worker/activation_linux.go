@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"sync"
@@ -144,7 +145,7 @@ func (a *Activation) end(ctx context.Context, stays bool) (left bool, err error)
 func (a *Activation) connect(ctx context.Context) (err error) {
 	if a.spec.Thaw {
 		a.network, err = OpenNetwork(a.w.o.Run, a.actor.UID)
-		return err
+		return missing(err)
 	}
 	if err := a.w.discard(ctx, a.actor.UID); err != nil {
 		return err
@@ -153,11 +154,20 @@ func (a *Activation) connect(ctx context.Context) (err error) {
 	return err
 }
 
+// missing adds ErrStale to an error of what should be there of a suspended actor, and is not.
+func missing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoProcess) {
+		return fmt.Errorf("nothing of it is suspended here: %w: %w", ErrStale, err)
+	}
+	return err
+}
+
 func (a *Activation) install(context.Context) error { return a.w.o.Rules.Install(a.network.Gateway) }
 
 func (a *Activation) enclose(context.Context) (err error) {
 	if a.spec.Thaw {
 		a.group, err = a.w.o.Run.OpenGroup(a.actor.UID)
+		err = missing(err)
 	} else {
 		a.group, err = a.w.o.Run.CreateGroup(a.actor.UID, a.spec.Program.Limits)
 	}
@@ -182,7 +192,7 @@ func (a *Activation) openOut(context.Context) error {
 func (a *Activation) run(ctx context.Context) (err error) {
 	if a.spec.Thaw {
 		if a.process, err = a.w.adopt(a.actor.UID, a.group); err != nil {
-			return err
+			return missing(err)
 		}
 		if err = a.group.Thaw(ctx); err != nil {
 			return errors.Join(err, a.freeze(ctx))

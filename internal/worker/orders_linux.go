@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -27,6 +28,14 @@ type Ended struct {
 	How string
 }
 
+// About is what whoever gives orders has to know of a worker.
+type About struct {
+	Run     string
+	Epoch   int64  // another one for each process
+	Slots   int    // actors at a time
+	Gateway string // host:port where what actors dial is carried; "" it is reset
+}
+
 // Codes of refused orders. They never change.
 const (
 	codeOrder  = "bad_order" // what was asked for can never be done
@@ -35,6 +44,7 @@ const (
 	codeSlots  = "no_slot"
 	codeNotUp  = "not_ready"
 	codeClosed = "shutting_down"
+	codeEpoch  = "other_epoch"
 	codeFailed = "failed"
 )
 
@@ -42,21 +52,24 @@ const (
 	maxOrder     = 1 << 20          // bytes
 	maxEnded     = 1024             // kept while nobody asks; the oldest are dropped
 	orderTimeout = 10 * time.Second // for the head of an order
-	activateTime = 2 * time.Minute
+	activateTime = 2 * time.Minute  // besides what its order gives the probe
 )
 
 // Orders serves a worker's orders: JSON by HTTP, over a Unix socket that its user alone may use. There is no other
 // authentication, since whoever is that user can do all of it anyway.
 type Orders struct {
-	w *Worker
+	about About
+	w     *Worker
 
 	mu    sync.Mutex // guards all below
 	ended []Ended
 	news  chan struct{} // closed with the next that ends
 }
 
-// NewOrders returns orders without a worker, whose Exited it is to be made with; Serve gives it one.
-func NewOrders() *Orders { return &Orders{news: make(chan struct{})} }
+// NewOrders returns orders without a worker, whose Exited it is to be made with; Serve gives it one. gateway is told to who asks.
+func NewOrders(gateway string) *Orders {
+	return &Orders{about: About{Epoch: time.Now().UnixNano(), Gateway: gateway}, news: make(chan struct{})}
+}
 
 // Exited keeps what ended until somebody asks; for Options.
 func (o *Orders) Exited(a Actor, how string) {
@@ -98,11 +111,12 @@ func Listen(path string) (net.Listener, error) {
 
 // Serve obeys until ctx ends. Then activations under way are given up, and other orders finish.
 func (o *Orders) Serve(ctx context.Context, l net.Listener, w *Worker) error {
-	o.w = w
+	o.w, o.about.Run, o.about.Slots = w, w.o.Run.String(), w.o.Slots
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/activate", func(rw http.ResponseWriter, r *http.Request) { o.activate(ctx, rw, r) })
 	mux.HandleFunc("POST /v1/suspend", func(rw http.ResponseWriter, r *http.Request) { o.byUID(rw, r, w.Suspend) })
 	mux.HandleFunc("POST /v1/terminate", func(rw http.ResponseWriter, r *http.Request) { o.byUID(rw, r, w.Terminate) })
+	mux.HandleFunc("GET /v1/worker", func(rw http.ResponseWriter, _ *http.Request) { answer(rw, o.about) })
 	mux.HandleFunc("GET /v1/actors", func(rw http.ResponseWriter, _ *http.Request) { answer(rw, w.Actors()) })
 	mux.HandleFunc("GET /v1/counts", func(rw http.ResponseWriter, _ *http.Request) { answer(rw, w.Counts().Values()) })
 	mux.HandleFunc("GET /v1/ended", func(rw http.ResponseWriter, r *http.Request) { o.report(ctx, rw, r) })
@@ -140,7 +154,7 @@ func (o *Orders) activate(serving context.Context, rw http.ResponseWriter, r *ht
 		defer f.Close() // the process has its own
 		order.Program.Output = f
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), activateTime)
+	ctx, cancel := context.WithTimeout(r.Context(), activateTime+time.Duration(max(order.Probe.Seconds, 0))*time.Second)
 	defer cancel()
 	defer context.AfterFunc(serving, cancel)()
 	if err := o.w.Activate(ctx, order.Spec); err != nil {
@@ -165,8 +179,15 @@ func (o *Orders) byUID(rw http.ResponseWriter, r *http.Request, do func(ctx cont
 	rw.WriteHeader(http.StatusNoContent)
 }
 
-// report answers with what has ended since the last time, as soon as there is something.
+// errEpoch is a question to a process that is not there any more.
+var errEpoch = errors.New("this worker has another epoch")
+
+// report answers with what has ended since the last time, as soon as there is something. Who names an epoch hears of no other.
 func (o *Orders) report(ctx context.Context, rw http.ResponseWriter, r *http.Request) {
+	if e := r.FormValue("epoch"); e != "" && e != strconv.FormatInt(o.about.Epoch, 10) {
+		refuse(rw, errEpoch)
+		return
+	}
 	for {
 		o.mu.Lock()
 		ended, news := o.ended, o.news
@@ -221,6 +242,7 @@ func refuse(rw http.ResponseWriter, err error) {
 		{ErrActive, http.StatusConflict, codeActive},
 		{ErrSlots, http.StatusServiceUnavailable, codeSlots},
 		{ErrClosed, http.StatusServiceUnavailable, codeClosed},
+		{errEpoch, http.StatusConflict, codeEpoch},
 		{ErrNotUp, http.StatusGatewayTimeout, codeNotUp},
 	} {
 		if errors.Is(err, known.err) {

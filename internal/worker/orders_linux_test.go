@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -27,7 +28,7 @@ type ordered struct {
 func newOrdered(t *testing.T) *ordered {
 	t.Helper()
 	r := newRun(t)
-	orders := worker.NewOrders()
+	orders := worker.NewOrders("gateway.test:443")
 	o := &ordered{host: newHost(t, r, func(o *worker.Options) { o.Exited = orders.Exited })}
 	path := filepath.Join(t.TempDir(), "orders")
 	l, err := worker.Listen(path)
@@ -91,6 +92,8 @@ func TestOrders(t *testing.T) {
 	bad.Program.User = 0
 	frozen := s
 	frozen.Thaw = true
+	hasty := s
+	hasty.Probe = worker.Probe{Port: 81, Seconds: 1}
 	for _, step := range []struct {
 		name, method, path string
 		body               any
@@ -109,14 +112,17 @@ func TestOrders(t *testing.T) {
 		{"nobody", "GET", "/v1/actors", nil, 200, `[]`},
 		{"activate", "POST", "/v1/activate", s, 204, ""},
 		{"again", "POST", "/v1/activate", s, 409, `"code":"already_active"`},
-		{"who", "GET", "/v1/actors", nil, 200, `[{"Ref":"demo/a","UID":"uid-demo-a"}]`},
+		{"who", "GET", "/v1/actors", nil, 200, fmt.Sprintf(`[{"Ref":"demo/a","UID":"uid-demo-a","User":%d,"Ready":true}]`, s.Program.User)},
+		{"where", "GET", "/v1/worker", nil, 200, `"Slots":2,"Gateway":"gateway.test:443"`},
+		{"who has ended at another", "GET", "/v1/ended?epoch=1", nil, 409, `"code":"other_epoch"`},
 		{"counts", "GET", "/v1/counts", nil, 200, `"captured_carried":0`},
 		{"suspend", "POST", "/v1/suspend", s.Actor, 204, ""},
 		{"nobody again", "GET", "/v1/actors", nil, 200, `[]`},
 		{"thaw", "POST", "/v1/activate", frozen, 204, ""},
 		{"terminate", "POST", "/v1/terminate", s.Actor, 204, ""},
 		{"terminate again", "POST", "/v1/terminate", s.Actor, 204, ""},
-		{"nothing to thaw", "POST", "/v1/activate", frozen, 500, `"code":"failed"`},
+		{"nothing to thaw", "POST", "/v1/activate", frozen, 404, `"code":"not_active"`},
+		{"a probe that nobody answers", "POST", "/v1/activate", hasty, 504, "within 1 s"},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			status, got := o.ask(step.method, step.path, step.body)

@@ -16,6 +16,8 @@ import (
 type Probe struct {
 	Port uint16 // 0: the actor is ready once it runs
 	Path string // "" is /
+	// Seconds are how long it may take; 0 is as long as the activation may.
+	Seconds int
 }
 
 // Pauses between requests of a probe, growing.
@@ -29,6 +31,11 @@ const (
 func (a *Activation) probe(ctx context.Context) error {
 	if a.spec.Probe.Port == 0 {
 		return nil
+	}
+	if s := a.spec.Probe.Seconds; s > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(s)*time.Second, fmt.Errorf("it has not answered its probe with 200 within %d s", s))
+		defer cancel()
 	}
 	to := netip.AddrPortFrom(actorAddress, a.spec.Probe.Port)
 	client := &http.Client{

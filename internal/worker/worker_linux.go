@@ -64,7 +64,8 @@ type Spec struct {
 	Actor
 	Program Program
 	Probe   Probe
-	// Thaw goes on with what Suspend has left on this machine, whichever worker did it, instead of starting the program.
+	// Thaw goes on with what Suspend has left on this machine, whichever worker did it, instead of starting the program. If
+	// there is nothing, that is ErrStale.
 	Thaw bool
 }
 
@@ -274,13 +275,20 @@ func (w *Worker) stay(uid string) *Activation {
 	return w.stays[uid]
 }
 
-// Actors are those that have a stay here, in no order.
-func (w *Worker) Actors() []Actor {
+// Stay is an actor that has a slot here.
+type Stay struct {
+	Actor
+	User  uint32 // that it runs as
+	Ready bool   // tunnels to it are taken: its stay has begun, and does not end yet
+}
+
+// Actors are the stays there are, in no order.
+func (w *Worker) Actors() []Stay {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make([]Actor, 0, len(w.stays))
+	all := make([]Stay, 0, len(w.stays))
 	for _, a := range w.stays {
-		all = append(all, a.actor)
+		all = append(all, Stay{a.actor, a.spec.Program.User, w.active[a.actor.Ref] == a})
 	}
 	return all
 }
