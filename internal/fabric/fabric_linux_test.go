@@ -193,6 +193,32 @@ func TestNamespaceIsFoundByName(t *testing.T) {
 	}
 }
 
+// The first `ip netns add` of a machine mounts the directory of names onto itself. What was made before must not be hidden
+// by that. The machine is a mount namespace of the test's own, with nothing in /run.
+func TestNamesBeforeThoseOfIP(t *testing.T) {
+	const inside = "SLUICE_TEST_FRESH_RUN"
+	if os.Getenv(inside) == "" {
+		newRun(t) // or skip
+		cmd := exec.Command("unshare", "--mount", os.Args[0], "-test.run=^TestNamesBeforeThoseOfIP$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := syscall.Mount("none", "/run", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	r := newRun(t)
+	namespace(t, r, "ours") // is removed at the end, which must go well
+	theirs := fmt.Sprintf("t%d", os.Getpid())
+	for _, verb := range []string{"add", "del"} {
+		if out, err := exec.Command("ip", "netns", verb, theirs).CombinedOutput(); err != nil {
+			t.Fatalf("ip netns %s: %v\n%s", verb, err, out)
+		}
+	}
+}
+
 // No goroutine but the handle's own ever runs on the thread inside: not while it lives, nor after.
 func TestThreadsInsideAreNeverUsedAgain(t *testing.T) {
 	r := newRun(t)

@@ -60,7 +60,7 @@ func (r Run) CreateNamespace(name string) (*Namespace, error) {
 
 // reserve makes the file that a namespace is kept at.
 func reserve(full string) (string, error) {
-	if err := os.MkdirAll(namespaces, 0o755); err != nil {
+	if err := share(); err != nil {
 		return "", err
 	}
 	path := filepath.Join(namespaces, full)
@@ -69,6 +69,29 @@ func reserve(full string) (string, error) {
 		return "", fmt.Errorf("reserving the name of a network namespace: %w", err)
 	}
 	return path, f.Close()
+}
+
+// share makes the directory of names a mount of its own that all mount namespaces share, as the first `ip netns add` of a
+// machine does: were that to come later, it would hide the names that are there, and none of them could be removed.
+func share() error {
+	if err := os.MkdirAll(namespaces, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(namespaces)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // done twice it would hide names, too
+		return os.NewSyscallError("flock", err)
+	}
+	err = unix.Mount("", namespaces, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // it is no mount yet
+		if err = unix.Mount(namespaces, namespaces, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", namespaces, "none", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	return os.NewSyscallError("sharing the mount of network namespaces", err)
 }
 
 // OpenNamespace returns another handle of a namespace that was created, maybe by another process.
