@@ -41,9 +41,14 @@ func (r Roster) Claim(a actor.Actor, worker string) (uint32, bool, error) {
 	return c.User, c.Thaw, err
 }
 
-// Freeze writes down that an actor is suspended.
-func (r Roster) Freeze(uid string) error {
-	_, err := r.change(uid, func(r *record) error { r.State = frozen; return nil })
+// Freeze writes down that an actor is suspended, or that it is being suspended.
+func (r Roster) Freeze(uid string, done bool) error {
+	_, err := r.change(uid, func(r *record) error {
+		if r.State = suspending; done {
+			r.State = frozen
+		}
+		return nil
+	})
 	return err
 }
 
