@@ -351,4 +351,17 @@ func TestBroker(t *testing.T) {
 	if status, body := w1.ask("demo/a", a.UID, good); status != 403 {
 		t.Errorf("suspended: %d %s", status, body)
 	}
+	s.resume("a", "w1")
+	if err := s.plane.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := w1.ask("demo/a", a.UID, good); status != 503 {
+		t.Errorf("without a control plane: %d %s", status, body)
+	}
+	s.startPlane()
+	w1.process.Signal(t, syscall.SIGKILL)
+	gatewaytest.Until(t, "the process of the worker is missed", func() bool {
+		status, _ := w1.ask("demo/a", a.UID, good)
+		return status == 503
+	})
 }

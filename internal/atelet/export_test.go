@@ -24,6 +24,7 @@ type (
 var (
 	Quantity  = quantity
 	ReadHosts = readHosts
+	StatusOf  = statusOf
 )
 
 // Roster is a roster of a directory.
