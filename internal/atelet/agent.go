@@ -169,7 +169,7 @@ func (a *Agent) serve(ctx context.Context) error {
 	w := s.o.Worker
 	w.Epoch, w.Actors = s.about.Epoch, s.about.Slots
 	err = s.o.Client.Host(ctx, control.HostOptions{
-		Worker: w, Sandboxes: s, Exits: s.exits, Log: s.log,
+		Worker: w, Sandboxes: s, Exits: s.exits, Log: s.o.Log,
 		Attached: func(w actor.Worker) { s.attached(ctx, w) },
 	})
 	if err != nil {

@@ -38,7 +38,7 @@ func NewRoster(dir string, u Users) (Roster, error) {
 
 // Claim returns the user of an actor that is about to start, and whether it is thawed.
 func (r Roster) Claim(a actor.Actor, worker string) (uint32, bool, error) {
-	c, err := r.claim(a, worker, 1)
+	c, _, err := r.claim(a, worker, 1)
 	return c.User, c.Thaw, err
 }
 

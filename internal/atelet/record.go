@@ -179,9 +179,10 @@ func (b *roster) write(r record) error {
 var errUsers = fmt.Errorf("every user of --users is an actor's: %w", actor.ErrUnavailable)
 
 // claim notes that an actor is about to start, and gives it a user if it has none. What it was before decides whether it is
-// thawed.
-func (b *roster) claim(a actor.Actor, worker string, epoch int64) (record, error) {
-	return b.change(a.UID, func(r *record) error {
+// thawed; anew says that nothing of it can be there.
+func (b *roster) claim(a actor.Actor, worker string, epoch int64) (r record, anew bool, err error) {
+	r, err = b.change(a.UID, func(r *record) error {
+		anew = r.State == "" || r.State == over
 		if r.State == "" {
 			user, err := b.freeUser()
 			if err != nil {
@@ -193,6 +194,7 @@ func (b *roster) claim(a actor.Actor, worker string, epoch int64) (record, error
 		*r = record{Ref: a.Ref.String(), User: r.User, State: starting, Worker: worker, Epoch: epoch, Thaw: thaw, Serial: r.Serial}
 		return nil
 	})
+	return r, anew, err
 }
 
 // freeUser is called with the lock held.

@@ -50,14 +50,14 @@ func (s *session) start(ctx context.Context, a actor.Actor, t actor.Template, ga
 	if order.UID == "" {
 		return broken
 	}
-	r, err := s.roster.claim(a, s.name(), s.about.Epoch)
+	r, anew, err := s.roster.claim(a, s.name(), s.about.Epoch)
 	if err != nil {
 		return err
 	}
 	if broken != nil && !r.Thaw { // else the template does not count
 		return broken
 	}
-	if order.Output, err = s.output(a.Ref, r.Serial == 1); err != nil {
+	if order.Output, err = s.output(a.Ref, anew); err != nil {
 		return fmt.Errorf("%w: %w", err, actor.ErrUnavailable)
 	}
 	order.Program.User, order.Thaw = r.User, r.Thaw
