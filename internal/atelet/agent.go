@@ -122,7 +122,7 @@ func (a *Agent) takePart(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		a.o.Log.Warn("the worker's process is not there; sluice-worker run must serve the socket", "worker", a.o.Worker.Name, "orders", a.o.Orders, "error", err, "again_in", pause)
+		a.o.Log.Warn("the worker takes no part", "worker", a.o.Worker.Name, "orders", a.o.Orders, "error", err, "again_in", pause)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -184,7 +184,7 @@ func (a *Agent) open(ctx context.Context) (*session, error) {
 	defer cancel()
 	about, err := a.orders.about(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("sluice-worker run must serve the socket: %w", err)
 	}
 	dir := filepath.Join(a.o.StateDir, filepath.Base(about.Run))
 	book, err := openRoster(filepath.Join(dir, "actors"), a.o.Users)
