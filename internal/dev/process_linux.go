@@ -36,10 +36,9 @@ type process struct {
 	since time.Time
 	done  chan struct{} // closed when it has ended
 
-	mu      sync.Mutex // guards the rest
-	err     error      // how it ended
-	wanted  bool       // it was told to end
-	ordered bool       // it has ended, and was told to
+	mu     sync.Mutex // guards the rest
+	err    error      // how it ended
+	wanted bool       // it was told to end
 }
 
 // launch starts a program in its namespace, with a process group of its own: an interrupt from a terminal is the
@@ -60,11 +59,11 @@ func launch(p program, logs string, died func(*process)) (*process, error) {
 	go func() { // ends with the process, which stop waits for
 		err := s.cmd.Wait()
 		s.mu.Lock()
-		s.err, s.ordered = err, s.wanted
-		ordered := s.ordered
+		s.err = err
+		wanted := s.wanted
 		s.mu.Unlock()
 		close(s.done)
-		if !ordered {
+		if !wanted {
 			died(s)
 		}
 	}()
