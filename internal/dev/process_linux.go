@@ -39,6 +39,7 @@ type process struct {
 	mu     sync.Mutex // guards the rest
 	err    error      // how it ended
 	wanted bool       // it was told to end
+	served bool       // it was ready once
 }
 
 // launch starts a program in its namespace, with a process group of its own: an interrupt from a terminal is the
@@ -116,7 +117,7 @@ func (s *process) stop(grace time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
+	if s.err != nil && s.served { // one that just starts has nothing to drain, and need not know of signals yet
 		return fmt.Errorf("%s: %w", s.name, s.err)
 	}
 	return nil
@@ -174,6 +175,9 @@ func (s *process) ready(ctx context.Context, check func(context.Context) error) 
 	for {
 		err := check(ctx)
 		if err == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.served = true
 			return nil
 		}
 		select {
