@@ -90,22 +90,26 @@ func New(o Options) (*Agent, error) {
 	return &Agent{o: o, orders: newOrders(o.Orders)}, nil
 }
 
-// Run takes part until ctx ends, or until the control plane refuses the worker for good. Actors go on when it ends: another
+// Run takes part until ctx ends, the control plane refuses the worker for good, or the broker cannot be served. Actors go on when it ends: another
 // agent of the worker goes on with them.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
-	if a.o.Broker != nil {
-		wg.Go(func() {
-			if err := a.serveBroker(ctx); err != nil {
-				a.o.Log.Error("the broker has ended", "error", err)
-				stop()
-			}
-		})
-	}
+	var broken error
+	wg.Go(func() {
+		if broken = a.serveBroker(ctx); broken != nil {
+			stop()
+		}
+	})
+	err := a.takePart(ctx)
+	stop()
+	wg.Wait()
+	return errors.Join(err, broken)
+}
+
+// takePart serves one process of the worker after the other.
+func (a *Agent) takePart(ctx context.Context) error {
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
 		began := time.Now()
 		err := a.serve(ctx)
@@ -118,7 +122,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		a.o.Log.Warn("the worker's process is not there; sluice-worker run must serve the socket", "worker", a.o.Worker.Name, "orders", a.o.Orders, "error", err, "again_in", pause)
+		a.o.Log.Warn("the worker takes no part", "worker", a.o.Worker.Name, "orders", a.o.Orders, "error", err, "again_in", pause)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -149,7 +153,7 @@ func (a *Agent) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.clear(ctx); err != nil {
+	if err := errors.Join(s.clear(ctx), s.adopt(ctx)); err != nil {
 		return err
 	}
 	a.current.Store(s)
@@ -165,7 +169,7 @@ func (a *Agent) serve(ctx context.Context) error {
 	w := s.o.Worker
 	w.Epoch, w.Actors = s.about.Epoch, s.about.Slots
 	err = s.o.Client.Host(ctx, control.HostOptions{
-		Worker: w, Sandboxes: s, Exits: s.exits, Log: s.log,
+		Worker: w, Sandboxes: s, Exits: s.exits, Log: s.o.Log,
 		Attached: func(w actor.Worker) { s.attached(ctx, w) },
 	})
 	if err != nil {
@@ -180,7 +184,7 @@ func (a *Agent) open(ctx context.Context) (*session, error) {
 	defer cancel()
 	about, err := a.orders.about(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("sluice-worker run must serve the socket: %w", err)
 	}
 	dir := filepath.Join(a.o.StateDir, filepath.Base(about.Run))
 	book, err := openRoster(filepath.Join(dir, "actors"), a.o.Users)

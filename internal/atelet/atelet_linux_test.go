@@ -2,7 +2,10 @@ package atelet_test
 
 import (
 	"context"
+	"errors"
+	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -197,6 +200,28 @@ func TestAgentIsStartedAgain(t *testing.T) {
 	s.becomes("stays", actor.Crashed)
 }
 
+// What is written down is lost, and the actors that run are not.
+func TestRecordsAreLost(t *testing.T) {
+	s := newSite(t)
+	w1 := s.host("w1", 2)
+	a := s.create("a", "counter")
+	s.resume("a", "w1")
+	w1.says("a", "/", "a 1")
+	w1.leave()
+	if err := os.RemoveAll(s.path("state")); err != nil {
+		t.Fatal(err)
+	}
+	w1.attach()
+	if status, body := w1.ask("demo/a", a.UID, signingRequest(t)); status != 200 {
+		t.Errorf("its key: %d %s", status, body)
+	}
+	s.create("b", "counter")
+	s.resume("b", "w1") // as another user
+	s.suspend("a")
+	s.resume("a", "w1")
+	w1.says("a", "/", "a 2")
+}
+
 // A killed worker has lost its actors, and its successor begins with a machine where nothing of them runs. Those that slept go on.
 func TestWorkerIsKilled(t *testing.T) {
 	s := newSite(t)
@@ -279,6 +304,25 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// An agent that cannot serve its broker any more is over: whoever started it has to know.
+func TestTheBrokerEnds(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "broker"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := atelet.New(atelet.Options{
+		Orders: filepath.Join(dir, "orders"), StateDir: dir, Programs: dir, Broker: l, Users: atelet.Users{First: 5000, Last: 5001},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if err := a.Run(t.Context()); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
 // The broker has keys certified for actors that are on the worker, and says which refusals are for good.
 func TestBroker(t *testing.T) {
 	s := newSite(t)
@@ -307,4 +351,17 @@ func TestBroker(t *testing.T) {
 	if status, body := w1.ask("demo/a", a.UID, good); status != 403 {
 		t.Errorf("suspended: %d %s", status, body)
 	}
+	s.resume("a", "w1")
+	if err := s.plane.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := w1.ask("demo/a", a.UID, good); status != 503 {
+		t.Errorf("without a control plane: %d %s", status, body)
+	}
+	s.startPlane()
+	w1.process.Signal(t, syscall.SIGKILL)
+	gatewaytest.Until(t, "the process of the worker is missed", func() bool {
+		status, _ := w1.ask("demo/a", a.UID, good)
+		return status == 503
+	})
 }

@@ -28,6 +28,9 @@ type certificateAnswer struct{ Chain [][]byte }
 
 // serveBroker answers the worker's process until ctx ends.
 func (a *Agent) serveBroker(ctx context.Context) error {
+	if a.o.Broker == nil {
+		return nil
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/certificate", a.certificate)
 	server := &http.Server{
@@ -36,7 +39,7 @@ func (a *Agent) serveBroker(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(a.o.Broker); !errors.Is(err, http.ErrServerClosed) {
-		return err
+		return fmt.Errorf("the broker: %w", err)
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ type (
 var (
 	Quantity  = quantity
 	ReadHosts = readHosts
+	StatusOf  = statusOf
 )
 
 // Roster is a roster of a directory.
@@ -37,13 +38,18 @@ func NewRoster(dir string, u Users) (Roster, error) {
 
 // Claim returns the user of an actor that is about to start, and whether it is thawed.
 func (r Roster) Claim(a actor.Actor, worker string) (uint32, bool, error) {
-	c, err := r.claim(a, worker, 1)
+	c, _, err := r.claim(a, worker, 1)
 	return c.User, c.Thaw, err
 }
 
-// Freeze writes down that an actor is suspended.
-func (r Roster) Freeze(uid string) error {
-	_, err := r.change(uid, func(r *record) error { r.State = frozen; return nil })
+// Freeze writes down that an actor is suspended, or that it is being suspended.
+func (r Roster) Freeze(uid string, done bool) error {
+	_, err := r.change(uid, func(r *record) error {
+		if r.State = suspending; done {
+			r.State = frozen
+		}
+		return nil
+	})
 	return err
 }
 

@@ -16,10 +16,6 @@ func (s *session) attached(ctx context.Context, w actor.Worker) {
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
 	s.log.Info("the worker is attached", "worker_uid", w.UID, "slots", w.Actors, "hosted", w.Hosted, "draining", w.Draining)
-	if err := s.adopt(ctx); err != nil {
-		s.log.Warn("what runs on the worker was not found out", "error", err)
-		return
-	}
 	s.reconcile(ctx)
 }
 
@@ -40,8 +36,11 @@ func (s *session) sweep(ctx context.Context) {
 	}
 }
 
-// adopt writes down actors of the worker's that there is no record of, so that their users are not given away.
+// adopt writes down actors of the worker's that there is no record of, so that their users are not given away, and their keys are
+// certified.
 func (s *session) adopt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	stays, err := s.orders.stays(ctx)
 	if err != nil {
 		return err

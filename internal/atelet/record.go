@@ -85,29 +85,37 @@ func checkUID(uid string) error {
 func (b *roster) file(uid string) string { return filepath.Join(b.dir, uid+recordEnding) }
 
 // change lets f change the record of an actor, which has no state if there is none, and writes it down unless f fails. One that f
-// leaves without a state is removed.
+// leaves without a state is removed. Of its own errors, those that are no fault of the UID wrap actor.ErrUnavailable.
 func (b *roster) change(uid string, f func(r *record) error) (r record, err error) {
 	if err := checkUID(uid); err != nil {
 		return r, err
 	}
 	unlock, err := lockDir(b.dir)
 	if err != nil {
-		return r, err
+		return r, unwritten(err)
 	}
 	defer unlock()
 	r, err = b.read(uid)
 	if err != nil {
-		return r, err
+		return r, unwritten(err)
 	}
 	was := r
 	if err := f(&r); err != nil || r == was {
 		return r, err
 	}
 	if r.State == "" {
-		return r, os.Remove(b.file(uid))
+		return r, unwritten(os.Remove(b.file(uid)))
 	}
 	r.UID, r.Serial = uid, was.Serial+1
-	return r, b.write(r)
+	return r, unwritten(b.write(r))
+}
+
+// unwritten is an error of the files: nothing is decided by it, least of all that an actor is over.
+func unwritten(err error) error {
+	if err != nil {
+		err = fmt.Errorf("the records of actors: %w: %w", err, actor.ErrUnavailable)
+	}
+	return err
 }
 
 // get reads the record of an actor; one without a state is none.
@@ -171,9 +179,10 @@ func (b *roster) write(r record) error {
 var errUsers = fmt.Errorf("every user of --users is an actor's: %w", actor.ErrUnavailable)
 
 // claim notes that an actor is about to start, and gives it a user if it has none. What it was before decides whether it is
-// thawed.
-func (b *roster) claim(a actor.Actor, worker string, epoch int64) (record, error) {
-	return b.change(a.UID, func(r *record) error {
+// thawed; anew says that nothing of it can be there.
+func (b *roster) claim(a actor.Actor, worker string, epoch int64) (r record, anew bool, err error) {
+	r, err = b.change(a.UID, func(r *record) error {
+		anew = r.State == "" || r.State == over
 		if r.State == "" {
 			user, err := b.freeUser()
 			if err != nil {
@@ -181,17 +190,18 @@ func (b *roster) claim(a actor.Actor, worker string, epoch int64) (record, error
 			}
 			*r = record{User: user}
 		}
-		thaw := r.State == frozen || r.State == starting && r.Thaw
+		thaw := r.State == frozen || r.State == suspending || r.State == starting && r.Thaw
 		*r = record{Ref: a.Ref.String(), User: r.User, State: starting, Worker: worker, Epoch: epoch, Thaw: thaw, Serial: r.Serial}
 		return nil
 	})
+	return r, anew, err
 }
 
 // freeUser is called with the lock held.
 func (b *roster) freeUser() (uint32, error) {
 	records, err := b.all()
 	if err != nil {
-		return 0, err
+		return 0, unwritten(err)
 	}
 	taken := make(map[uint32]bool, len(records))
 	for _, r := range records {

@@ -53,13 +53,19 @@ func TestUsersAreOfOneActorEach(t *testing.T) {
 		t.Errorf("beyond the last user: %v", err)
 	}
 	before, _, _ := r.Claim(of("u0-3"), "w1")
-	if err := r.Freeze("u0-3"); err != nil {
+	if err := r.Freeze("u0-3", true); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // a second try goes on from the same place
 		if user, thaw, err := r.Claim(of("u0-3"), "w2"); err != nil || !thaw || user != before {
 			t.Errorf("thawed with user %d, %v, %v, want %d", user, thaw, err, before)
 		}
+	}
+	if err := r.Freeze("u0-3", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, thaw, err := r.Claim(of("u0-3"), "w2"); err != nil || !thaw { // what is frozen already must not be killed for a new one
+		t.Errorf("half suspended: %v, %v", thaw, err)
 	}
 	if err := r.Forget("u0-3"); err != nil {
 		t.Fatal(err)
@@ -104,8 +110,10 @@ func TestRecordsThatCannotBe(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(`{"UID":"b"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.Claim(of("a"), "w"); err == nil || !strings.Contains(err.Error(), "not whole") {
-		t.Errorf("a broken record: %v", err)
+	for _, uid := range []string{"a", "new"} { // no user is given away while it is not known whose they are
+		if _, _, err := r.Claim(of(uid), "w"); !errors.Is(err, actor.ErrUnavailable) || !strings.Contains(err.Error(), "not whole") {
+			t.Errorf("a broken record, for %s: %v", uid, err)
+		}
 	}
 	for u, ok := range map[atelet.Users]bool{{1000, 1000}: true, {999, 1000}: false, {5, 4}: false, {2000, 1999}: false, {1000, 10999}: true, {1000, 11000}: false, {1 << 31, 1 << 31}: false} {
 		if err := u.Check(); (err == nil) != ok {

@@ -46,21 +46,24 @@ func (s *session) start(ctx context.Context, a actor.Actor, t actor.Template, ga
 	if err := s.programs.refresh(); err != nil {
 		return fmt.Errorf("authorities for actors: %w: %w", err, actor.ErrUnavailable)
 	}
-	order, err := s.programs.order(a, t)
+	order, broken := s.programs.order(a, t)
+	if order.UID == "" {
+		return broken
+	}
+	r, anew, err := s.roster.claim(a, s.name(), s.about.Epoch)
 	if err != nil {
 		return err
 	}
-	if order.Output, err = s.output(a.Ref); err != nil {
+	if broken != nil && !r.Thaw { // else the template does not count
+		return broken
+	}
+	if order.Output, err = s.output(a.Ref, anew); err != nil {
 		return fmt.Errorf("%w: %w", err, actor.ErrUnavailable)
-	}
-	r, err := s.roster.claim(a, s.name(), s.about.Epoch)
-	if err != nil {
-		return err
 	}
 	order.Program.User, order.Thaw = r.User, r.Thaw
 	ctx, cancel := context.WithTimeout(ctx, startTime+time.Duration(order.Probe.Seconds)*time.Second)
 	defer cancel()
-	if err := s.activate(ctx, order); err != nil {
+	if err := s.activate(ctx, order, broken); err != nil {
 		return err
 	}
 	r, err = s.roster.change(a.UID, func(r *record) error {
@@ -76,8 +79,8 @@ func (s *session) start(ctx context.Context, a actor.Actor, t actor.Template, ga
 }
 
 // activate gives the order until the actor runs. An earlier order for it that nobody waits for any more may still be
-// under way, or being undone.
-func (s *session) activate(ctx context.Context, order workerOrder) error {
+// under way, or being undone. broken is why the actor cannot start anew; nil if it can.
+func (s *session) activate(ctx context.Context, order workerOrder, broken error) error {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := s.orders.activate(ctx, order)
 		switch codeOf(err) {
@@ -90,8 +93,11 @@ func (s *session) activate(ctx context.Context, order workerOrder) error {
 			if _, err := s.roster.change(order.UID, func(r *record) error { r.Thaw = false; return nil }); err != nil {
 				return err
 			}
+			if broken != nil {
+				return broken
+			}
 			continue
-		case codeSlots, codeClosed:
+		case codeSlots, codeClosed, codeCertificate:
 			return fmt.Errorf("%w: %w", err, actor.ErrUnavailable)
 		case codeActive:
 		default:
@@ -207,8 +213,9 @@ func (s *session) drop(ctx context.Context, uid string) {
 	}
 }
 
-// output is the file that an actor writes to. A long one is put aside, in the place of the one before.
-func (s *session) output(ref actor.Ref) (string, error) {
+// output is the file that an actor writes to. When nothing of the actor can have it open, a long one is put aside, in the place of
+// the one before.
+func (s *session) output(ref actor.Ref, anew bool) (string, error) {
 	if s.o.LogDir == "" {
 		return "", nil
 	}
@@ -216,7 +223,7 @@ func (s *session) output(ref actor.Ref) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return "", err
 	}
-	if info, err := os.Lstat(name); err == nil && info.Size() > keepOutput {
+	if info, err := os.Lstat(name); anew && err == nil && info.Size() > keepOutput {
 		if err := os.Rename(name, name+".1"); err != nil {
 			return "", err
 		}

@@ -199,6 +199,7 @@ type host struct {
 	name  string
 	addr  string
 	slots int
+	mute  bool // its agent serves no broker
 	// attached is how often it has been attached.
 	attached int
 	process  *gatewaytest.Process
@@ -257,8 +258,12 @@ func (h *host) ready() {
 }
 
 func (h *host) agent() app.AteletOptions {
+	broker := h.path(h.name + "-broker")
+	if h.mute {
+		broker = ""
+	}
 	return app.AteletOptions{
-		Control: h.options("worker-" + h.name), BrokerSocket: h.path(h.name + "-broker"),
+		Control: h.options("worker-" + h.name), BrokerSocket: broker,
 		Options: atelet.Options{
 			Worker: actor.Worker{Name: h.name, Place: actor.Place{Node: "n1", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}},
 			Orders: h.path(h.name), StateDir: h.path("state"), Programs: h.path("programs"), LogDir: h.path("logs"),

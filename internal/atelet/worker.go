@@ -83,6 +83,8 @@ const (
 	codeActive = "already_active"
 	codeSlots  = "no_slot"
 	codeClosed = "shutting_down"
+	// codeCertificate is a key that was not certified, and may be the next time.
+	codeCertificate = "not_certified"
 )
 
 // refused is an order that the worker did not carry out.

@@ -175,6 +175,9 @@ func (a *Activation) enclose(context.Context) (err error) {
 
 func (a *Activation) credentials(ctx context.Context) (err error) {
 	a.egress, a.giveUp, err = a.w.o.Egress(ctx, a.actor)
+	if err != nil && !errors.Is(err, ErrNoLonger) {
+		err = fmt.Errorf("%w: %w", ErrNoKey, err)
+	}
 	return err
 }
 

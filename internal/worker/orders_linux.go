@@ -45,6 +45,7 @@ const (
 	codeNotUp  = "not_ready"
 	codeClosed = "shutting_down"
 	codeEpoch  = "other_epoch"
+	codeKey    = "not_certified" // which passes by itself
 	codeFailed = "failed"
 )
 
@@ -244,6 +245,7 @@ func refuse(rw http.ResponseWriter, err error) {
 		{ErrClosed, http.StatusServiceUnavailable, codeClosed},
 		{errEpoch, http.StatusConflict, codeEpoch},
 		{ErrNotUp, http.StatusGatewayTimeout, codeNotUp},
+		{ErrNoKey, http.StatusServiceUnavailable, codeKey},
 	} {
 		if errors.Is(err, known.err) {
 			status, code = known.status, known.code

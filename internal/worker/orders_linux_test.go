@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -133,6 +134,18 @@ func TestOrders(t *testing.T) {
 	}
 	if left, err := o.run.Left(); err != nil || len(left) > 0 {
 		t.Errorf("%v is left (%v)", left, err)
+	}
+}
+
+// Who gives orders can tell a key that is not certified now from one that never will be.
+func TestOrdersTellWhyThereIsNoKey(t *testing.T) {
+	o := newOrdered(t)
+	s := worker.Order{Spec: o.spec("demo/a")}
+	for why, want := range map[error]string{errors.New("out of reach"): `"code":"not_certified"`, worker.ErrNoLonger: `"code":"failed"`} {
+		o.fail.Store(&why)
+		if _, got := o.ask("POST", "/v1/activate", s); !strings.Contains(got, want) {
+			t.Errorf("%v: %s, want %s", why, got, want)
+		}
 	}
 }
 

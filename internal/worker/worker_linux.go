@@ -22,6 +22,7 @@ var (
 	ErrActive  = errors.New("the actor is active already")
 	ErrSlots   = errors.New("the worker hosts as many actors as it can")
 	ErrNotUp   = errors.New("the actor did not get ready")
+	ErrNoKey   = errors.New("the actor's key was not certified")
 	ErrClosed  = errors.New("the worker is shutting down")
 )
 

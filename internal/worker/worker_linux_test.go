@@ -254,7 +254,7 @@ func TestActivationIsUndone(t *testing.T) {
 		{"a name for no kernel object", "not an actor", func(_ *host, s *worker.Spec, _ *kernel) { s.UID = "../x" }},
 		{"rules", "capturing connections: on purpose", func(_ *host, _ *worker.Spec, k *kernel) { k.fail = wrong }},
 		{"limits", "making the control group", func(_ *host, s *worker.Spec, _ *kernel) { s.Program.Limits.Processes = 0 }},
-		{"credentials", "getting credentials: on purpose", func(h *host, _ *worker.Spec, _ *kernel) { h.fail.Store(&wrong) }},
+		{"credentials", "getting credentials: the actor's key was not certified: on purpose", func(h *host, _ *worker.Spec, _ *kernel) { h.fail.Store(&wrong) }},
 		{"program", "starting the program", func(_ *host, s *worker.Spec, _ *kernel) { s.Program.Path = "/nowhere" }},
 		{"program that ends", "waiting for the actor: the actor did not get ready: its program ended: exit status 3", func(_ *host, s *worker.Spec, _ *kernel) {
 			s.Program.Args = []string{"as-actor", "exit", "3"}
