@@ -57,19 +57,23 @@ while read -r f; do left "socket $f"; done < <(grep -o "/run/sluice-$run/.*" /pr
 
 inodes=$(sort -u "$seen")
 [ -n "$inodes" ] || left "nobody saw a namespace of the run: this check is broken"
+# What has ended and waits for the machine's init to take note of it is not there
+# any more. The brackets keep grep from finding itself.
+while read -r f; do
+	p=${f%/*}
+	grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "$p/status" || continue
+	left "process ${p#/proc/}: $(tr '\0' ' ' 2>/dev/null <"$p/cmdline")"
+done < <(grep -als "sluice-$run[/]" /proc/[0-9]*/cgroup /proc/[0-9]*/cmdline)
+# An inode may be somebody else's by now: only a process that began before the
+# end counts.
 ticks=$(getconf CLK_TCK)
-for p in /proc/[0-9]*; do
-	if grep -q "sluice-$run/" "$p/cgroup" 2>/dev/null || tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q "sluice-$run/"; then
-		left "process ${p#/proc/}: $(tr '\0' ' ' <"$p/cmdline")"
-	fi
-	# An inode may be somebody else's by now: only who began before the end counts.
-	inode=$(stat -L -c %i "$p/ns/net" 2>/dev/null) || continue
-	grep -qx "$inode" <<<"$inodes" || continue
+while read -r f inode; do
+	p=${f%/ns/net}
 	began=$(sed 's/.*) //' "$p/stat" 2>/dev/null | cut -d' ' -f20)
 	if [ -n "$began" ] && awk "BEGIN { exit !($began / $ticks < $over) }"; then
-		left "process ${p#/proc/} in a namespace of the run"
+		left "process ${p#/proc/} in the namespace $inode of the run"
 	fi
-done
+done < <(stat -L -c '%n %i' /proc/[0-9]*/ns/net 2>/dev/null | grep -wF -- "$inodes")
 
 if [ "$problems" = 0 ]; then
 	echo "devdemo: nothing is left of $(wc -l <<<"$inodes") namespaces and the rules in them: no name, holder, link, control group, process, socket or file"

@@ -5,6 +5,7 @@
 #   Debian  nginx, apache2-bin, haproxy, curl, openssl: other people's parsers
 #           and clients; bind9: a name server that takes updates; postgresql
 #           (only the programs: no service is left running or enabled);
+#           nft: to see that no rule is left;
 #           chromium, gtlsclient (ngtcp2): other people's HTTP/3;
 #           protoc with its standard imports, to generate api again
 #   Go      pebble, in .cache/bin:    an ACME certification authority
@@ -52,6 +53,7 @@ have haproxy || packages+=(haproxy)
 compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && have psql || packages+=(postgresql)
 have chromium || packages+=(chromium)
 have gtlsclient || packages+=(ngtcp2-client)
+have nft || packages+=(nftables)
 have openssl || packages+=(openssl)
 have curl || packages+=(curl ca-certificates)
 have gcc || packages+=(gcc libc6-dev) # the race detector needs cgo

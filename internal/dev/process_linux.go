@@ -36,10 +36,10 @@ type process struct {
 	since time.Time
 	done  chan struct{} // closed when it has ended
 
-	mu      sync.Mutex // guards the rest
-	err     error      // how it ended
-	wanted  bool       // it was told to end
-	ordered bool       // it has ended, and was told to
+	mu     sync.Mutex // guards the rest
+	err    error      // how it ended
+	wanted bool       // it was told to end
+	served bool       // it was ready once
 }
 
 // launch starts a program in its namespace, with a process group of its own: an interrupt from a terminal is the
@@ -60,11 +60,11 @@ func launch(p program, logs string, died func(*process)) (*process, error) {
 	go func() { // ends with the process, which stop waits for
 		err := s.cmd.Wait()
 		s.mu.Lock()
-		s.err, s.ordered = err, s.wanted
-		ordered := s.ordered
+		s.err = err
+		wanted := s.wanted
 		s.mu.Unlock()
 		close(s.done)
-		if !ordered {
+		if !wanted {
 			died(s)
 		}
 	}()
@@ -117,7 +117,7 @@ func (s *process) stop(grace time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
+	if s.err != nil && s.served { // one that just starts has nothing to drain, and need not know of signals yet
 		return fmt.Errorf("%s: %w", s.name, s.err)
 	}
 	return nil
@@ -175,6 +175,9 @@ func (s *process) ready(ctx context.Context, check func(context.Context) error) 
 	for {
 		err := check(ctx)
 		if err == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.served = true
 			return nil
 		}
 		select {

@@ -62,7 +62,7 @@ func newSupervisor(o Options) (*supervisor, error) {
 	if s.claim, err = claim(o.Run); err != nil {
 		return nil, err
 	}
-	if err := s.begin(); err != nil {
+	if err := errors.Join(adopt(), s.begin()); err != nil {
 		return nil, errors.Join(err, s.claim.Close())
 	}
 	return s, nil
@@ -242,7 +242,9 @@ func (s *supervisor) close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	return errors.Join(append(errs, s.run.Clean(ctx), os.RemoveAll(s.Dir), s.claim.Close())...) // suspended actors are nobody's process
+	errs = append(errs, s.run.Clean(ctx)) // suspended actors are nobody's process
+	reap()
+	return errors.Join(append(errs, os.RemoveAll(s.Dir), s.claim.Close())...)
 }
 
 // drain ends the processes: the router first, so that nothing comes in any more, then workers with their actors, and what those

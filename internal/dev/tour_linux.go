@@ -167,15 +167,7 @@ func (t *tour) operator() (*http.Client, error) {
 	}}, nil
 }
 
-// errAnswer is an answer other than 200.
-type errAnswer struct {
-	status int
-	text   string
-}
-
-func (e *errAnswer) Error() string { return fmt.Sprintf("answered %d: %.200s", e.status, e.text) }
-
-// ask sends an actor a request through the router, and reads its answer in JSON.
+// ask sends an actor a request through the router, and reads its answer in JSON. Another one than 200 is an error.
 func (t *tour) ask(ctx context.Context, ref actor.Ref, method, path string, body, into any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -196,7 +188,7 @@ func (t *tour) ask(ctx context.Context, ref actor.Ref, method, path string, body
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return &errAnswer{resp.StatusCode, string(answer)}
+		return fmt.Errorf("answered %s: %.200s", resp.Status, answer)
 	}
 	if into == nil {
 		return nil
@@ -257,16 +249,22 @@ func (t *tour) state(ctx context.Context, ref actor.Ref, want actor.State) (a ac
 	return a, err
 }
 
-// workerOf is where an actor is.
-func (t *tour) workerOf(ctx context.Context, ref actor.Ref) (string, error) {
+// workerOf is the number of the worker that an actor is on.
+func (t *tour) workerOf(ctx context.Context, ref actor.Ref) (int, error) {
 	a, err := t.admin.GetActor(ctx, ref)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
-	if a.Assignment == nil {
-		return "", fmt.Errorf("%s is on no worker: %s", ref, a.State)
+	return t.workerNumber(a)
+}
+
+func (t *tour) workerNumber(a actor.Actor) (int, error) {
+	for n := 1; a.Assignment != nil && n <= t.Workers; n++ {
+		if workerName(n) == a.Assignment.Worker {
+			return n, nil
+		}
 	}
-	return a.Assignment.Worker, nil
+	return 0, fmt.Errorf("%s is on no worker of ours: %s", a.Ref, a.State)
 }
 
 // tunnelStatus opens a tunnel to an actor at a worker, as the router does, and returns what the worker says.

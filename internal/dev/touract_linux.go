@@ -85,23 +85,23 @@ func (t *tour) cut(ctx context.Context) error {
 var spared = actor.Ref{Atespace: demoAtespace, Name: "b1"}
 
 // apart has two actors run, on two workers. It returns the one of demoActor.
-func (t *tour) apart(ctx context.Context) (worker string, err error) {
+func (t *tour) apart(ctx context.Context) (worker int, err error) {
 	if err := t.create(ctx, spared, ""); err != nil {
-		return "", err
+		return 0, err
 	}
 	for _, ref := range []actor.Ref{demoActor, spared} {
 		if _, err := t.who(ctx, ref); err != nil {
-			return "", err
+			return 0, err
 		}
 	}
 	if worker, err = t.workerOf(ctx, demoActor); err != nil {
-		return "", err
+		return 0, err
 	}
 	other, err := t.workerOf(ctx, spared)
 	if err == nil && other == worker {
-		err = fmt.Errorf("both actors are on %s", worker)
+		err = fmt.Errorf("both actors are on %s", workerName(worker))
 	}
-	t.check("two actors on two workers", err, "%s on %s, %s on %s", demoActor, worker, spared, other)
+	t.check("two actors on two workers", err, "%s on %s, %s on %s", demoActor, workerName(worker), spared, workerName(other))
 	return worker, err
 }
 
@@ -115,16 +115,14 @@ func (t *tour) killed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	part := t.part(worker)
+	part := t.part(workerName(worker))
 	if err := part.kill(); err != nil {
 		return err
 	}
 	_, how := part.ended()
-	t.check("the other worker's actor answers on", t.same(ctx, spared, before), "%s, while %s has ended: %s", spared, worker, how)
+	t.check("the other worker's actor answers on", t.same(ctx, spared, before), "%s, while %s has ended: %s", spared, part.name, how)
 	began := time.Now()
-	var n int
-	_, _ = fmt.Sscanf(worker, "w%d", &n)
-	if err := t.startWorker(ctx, n); err != nil {
+	if err := t.startWorker(ctx, worker); err != nil {
 		return err
 	}
 	a, err := t.state(ctx, demoActor, actor.Crashed)

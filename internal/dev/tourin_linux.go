@@ -91,8 +91,8 @@ func (t *tour) suspend(ctx context.Context) error {
 	}
 	began := time.Now()
 	_, err = t.admin.SuspendActor(ctx, demoActor)
-	t.check("it is suspended", err, "in %s, on %s", since(began), worker)
-	resp, err := t.tunnelStatus(ctx, t.hostOf(worker), demoActor)
+	t.check("it is suspended", err, "in %s, on %s", since(began), workerName(worker))
+	resp, err := t.tunnelStatus(ctx, workerHost(worker), demoActor)
 	if err == nil && (resp.StatusCode != http.StatusMisdirectedRequest || resp.Header.Get("X-Ate-Assignment-Stale") != "true") {
 		err = fmt.Errorf("the worker answers %d", resp.StatusCode)
 	}
@@ -109,14 +109,4 @@ func (t *tour) suspend(ctx context.Context) error {
 	}
 	t.check("a request wakes it, with its memory", err, "in %s; it counts on from %d to %d", took, before.Count, after.Count)
 	return nil
-}
-
-// hostOf is where a worker is, by its name.
-func (t *tour) hostOf(worker string) host {
-	for n := 1; n <= t.Workers; n++ {
-		if workerName(n) == worker {
-			return workerHost(n)
-		}
-	}
-	return host{}
 }

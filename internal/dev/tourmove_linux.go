@@ -63,7 +63,7 @@ func none(n int64, why error) error {
 type mover struct {
 	t             *tour
 	ref           actor.Ref
-	at            string    // its worker
+	at            int       // its worker
 	asleep, awake actor.Ref // the two others
 	rest          []actor.Ref
 }
@@ -90,7 +90,7 @@ func (t *tour) newMover(ctx context.Context) (*mover, error) {
 		return nil, err
 	}
 	if m.at, err = t.workerOf(ctx, m.ref); err == nil && m.at == other {
-		err = fmt.Errorf("the scheduler put two actors on %s while another worker had more room", other)
+		err = fmt.Errorf("the scheduler put two actors on %s while another worker had more room", workerName(other))
 	}
 	return m, err
 }
@@ -119,10 +119,14 @@ func (m *mover) move(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if a.Assignment.Worker == m.at || taker != m.at {
-		return false, fmt.Errorf("it was on %s and is on %s, and its slot was taken on %s", m.at, a.Assignment.Worker, taker)
+	now, err := m.t.workerNumber(a)
+	if err != nil {
+		return false, err
 	}
-	m.at, m.asleep, m.awake = a.Assignment.Worker, m.awake, m.asleep
+	if now == m.at || taker != m.at {
+		return false, fmt.Errorf("it was on w%d and is on w%d, and its slot was taken on w%d", m.at, now, taker)
+	}
+	m.at, m.asleep, m.awake = now, m.awake, m.asleep
 	return true, nil
 }
 

@@ -18,6 +18,9 @@ func Up(ctx context.Context, o Options) (err error) {
 	ctx, down := context.WithCancel(ctx)
 	defer down()
 	if err := s.up(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was told to end
+		}
 		return err
 	}
 	stop, err := s.serve(down)

@@ -157,6 +157,15 @@ func TestDevTourInterrupted(t *testing.T) {
 	}
 }
 
+// One that is told to end while it still starts does.
+func TestDevUpInterrupted(t *testing.T) {
+	d := newDevRun(t)
+	p := d.start("up")
+	gatewaytest.Until(t, "the first part is started", func() bool { _, err := os.Stat(filepath.Join(d.dir, "logs", "ateapi.log")); return err == nil })
+	p.Signal(t, syscall.SIGTERM)
+	ends(t, p, time.Minute, 0)
+}
+
 // A reader that leaves, as head does, costs what it does not read, and nothing else.
 func TestDevReaderLeaves(t *testing.T) {
 	d := newDevRun(t)

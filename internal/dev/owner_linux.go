@@ -1,0 +1,37 @@
+package dev
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// adopt has processes whose parent has ended become children of this one: actors outlive their workers, and whoever is the machine's first
+// process may not take note of their end.
+func adopt() error {
+	return os.NewSyscallError("prctl PR_SET_CHILD_SUBREAPER", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+}
+
+// reap takes note of adopted processes that have ended. No other child may be waited for meanwhile.
+func reap() {
+	for {
+		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// claim makes the caller the only one that makes, or cleans, a run on this machine, until it is closed or the process ends. It is an
+// abstract socket, unix(7): nothing of it is in a file system, and nothing stays of one whose process was killed.
+func claim(run string) (io.Closer, error) {
+	l, err := net.Listen("unix", "@sluice-dev-"+run)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%w with the run %s, or is just being started, removed or cleaned", ErrRuns, run)
+	}
+	return l, err
+}
