@@ -16,7 +16,11 @@ func act() {
 	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "%s %d", os.Getenv("ATE_ACTOR_NAME"), count.Add(1))
 	})
-	http.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
+	http.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := os.Stat("/ate/hold"); err == nil { // which the test has put beside the authorities
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
 	http.HandleFunc("/env", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, os.Getenv(r.FormValue("name"))) })
 	http.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) {
 		text, err := os.ReadFile(r.FormValue("name"))

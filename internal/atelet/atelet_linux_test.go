@@ -200,13 +200,17 @@ func TestAgentIsStartedAgain(t *testing.T) {
 	s.becomes("stays", actor.Crashed)
 }
 
-// What is written down is lost, and the actors that run are not.
+// What is written down is lost, and the actors that run are not; those that sleep begin anew.
 func TestRecordsAreLost(t *testing.T) {
 	s := newSite(t)
 	w1 := s.host("w1", 2)
 	a := s.create("a", "counter")
+	s.create("b", "counter")
 	s.resume("a", "w1")
+	s.resume("b", "w1")
 	w1.says("a", "/", "a 1")
+	w1.says("b", "/", "b 1")
+	s.suspend("b")
 	w1.leave()
 	if err := os.RemoveAll(s.path("state")); err != nil {
 		t.Fatal(err)
@@ -215,8 +219,8 @@ func TestRecordsAreLost(t *testing.T) {
 	if status, body := w1.ask("demo/a", a.UID, signingRequest(t)); status != 200 {
 		t.Errorf("its key: %d %s", status, body)
 	}
-	s.create("b", "counter")
-	s.resume("b", "w1") // as another user
+	s.resume("b", "w1") // as another user than a
+	w1.says("b", "/", "b 1")
 	s.suspend("a")
 	s.resume("a", "w1")
 	w1.says("a", "/", "a 2")

@@ -399,17 +399,27 @@ func (h *host) ask(ref, uid string, request []byte) (int, string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	return h.unix(h.name+"-broker", http.MethodPost, "/v1/certificate", text)
+}
+
+// unix asks at a socket.
+func (h *host) unix(socket, method, path string, body []byte) (int, string) {
+	h.t.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", h.path(h.name+"-broker"))
+		return new(net.Dialer).DialContext(ctx, "unix", h.path(socket))
 	}}}
-	response, err := client.Post("http://broker/v1/certificate", "application/json", bytes.NewReader(text))
+	request, err := http.NewRequestWithContext(h.t.Context(), method, "http://unix"+path, bytes.NewReader(body))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return response.StatusCode, string(body)
+	return response.StatusCode, string(text)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/atelet"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // A suspended actor goes on though it could not be started any more: what it is made of counts when it begins anew. What it
@@ -68,4 +69,37 @@ func TestKeysThatAreNotCertifiedNow(t *testing.T) {
 	w1.attach()
 	s.resume("a", "w1")
 	w1.says("a", "/", "a 2")
+}
+
+// An agent that ends while an actor is being started loses nothing of it: the start is given up, and tried again.
+func TestAgentEndsDuringAStart(t *testing.T) {
+	s := newSite(t)
+	w1 := s.host("w1", 1)
+	a := s.create("a", "counter")
+	hold := s.path("state/" + s.run.String() + "/trust/hold") // the actor is not ready while it is there
+	for _, want := range []string{"a 1", "a 2"} {             // started anew, and thawed
+		if err := os.WriteFile(hold, nil, 0o644); err != nil { //nolint:gosec // the actor reads it
+			t.Fatal(err)
+		}
+		resumed := make(chan error, 1)
+		go func() {
+			_, _, err := s.admin.ResumeActor(t.Context(), demo("a"))
+			resumed <- err
+		}()
+		gatewaytest.Until(t, "it is being started", func() bool {
+			_, all := w1.unix("w1", "GET", "/v1/actors", nil)
+			return strings.Contains(all, a.UID)
+		})
+		w1.leave()
+		if e, err := (*actor.Error)(nil), <-resumed; !errors.As(err, &e) || e.Code != actor.Unavailable {
+			t.Errorf("without its agent: %v", err)
+		}
+		if err := os.Remove(hold); err != nil {
+			t.Fatal(err)
+		}
+		w1.attach()
+		s.resume("a", "w1")
+		w1.says("a", "/", want)
+		s.suspend("a")
+	}
 }
