@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -155,6 +156,20 @@ func TestI11_ActorSeesAndMayOnlyItsOwn(t *testing.T) {
 }
 
 const none = "0000000000000000"
+
+// What is made for an actor is its own to read, also when the worker keeps everything that it makes to itself.
+func TestActorOfAWorkerWithAMask(t *testing.T) {
+	p, out := program(t, "look", "/app/actor")
+	defer syscall.Umask(syscall.Umask(0o077))
+	text, how := inside(t, p, out)
+	saw := make(map[string]string)
+	if err := json.Unmarshal([]byte(text), &saw); err != nil || how != "exit status 0" {
+		t.Fatalf("the actor ended by %s (%v): %s", how, err, text)
+	}
+	if !strings.Contains(saw["hosts"], "api.demo.test") || saw["write /tmp/x"] != "ok" || saw["stat /app/actor"] != "ok" {
+		t.Errorf("%q", saw)
+	}
+}
 
 func TestActorIsKilledForOtherNumbers(t *testing.T) {
 	if worker.OtherNumbers == 0xffffffff {

@@ -42,6 +42,7 @@ var unwritable = []string{"sys", "irq", "bus", "fs", "acpi"}
 
 // buildRoot makes the file system and moves the process into it. The process must be alone in a new mount namespace.
 func buildRoot(p *Program, hostname string) error {
+	unix.Umask(0o022) // whatever the worker's is, actors must get at what is made for them
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
