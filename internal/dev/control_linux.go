@@ -148,7 +148,7 @@ func Clean(ctx context.Context, o Options) (found []string, err error) {
 	}
 	claimed, err := claim(o.Run)
 	if err != nil {
-		return nil, fmt.Errorf("%w; end it with: sluice dev down %s", err, o.Run)
+		return nil, fmt.Errorf("%w; end it with: sluice dev down %s", err, o.named())
 	}
 	defer claimed.Close()
 	run, err := fabric.NewRun(o.Run)
@@ -161,7 +161,7 @@ func Clean(ctx context.Context, o Options) (found []string, err error) {
 	if err := run.Clean(ctx); err != nil {
 		return found, err
 	}
-	if ours(o.Dir) {
+	if o.ours() {
 		if err := os.RemoveAll(o.Dir); err != nil {
 			return found, err
 		}
@@ -193,7 +193,7 @@ func (o *Options) left() ([]string, error) {
 	for i, l := range found {
 		all[i] = l.String()
 	}
-	if ours(o.Dir) {
+	if o.ours() {
 		all = append(all, "directory "+o.Dir)
 	}
 	slices.Sort(all)
@@ -207,12 +207,12 @@ func (o *Options) explained(err error) error {
 	}
 	claimed, cerr := claim(o.Run)
 	if cerr != nil {
-		return errors.Join(err, cerr)
+		return fmt.Errorf("%w, but somewhere else (say its --dir): %w", err, cerr)
 	}
 	defer claimed.Close()
 	left, lerr := o.left()
 	if len(left) > 0 {
-		return fmt.Errorf("%w (run %s); one that was killed has left %d things there: sluice dev clean %[2]s", err, o.Run, len(left))
+		return fmt.Errorf("%w (run %s); one that was killed has left %d things there: sluice dev clean %s", err, o.Run, len(left), o.named())
 	}
 	return errors.Join(fmt.Errorf("%w (run %s)", err, o.Run), lerr)
 }

@@ -2,12 +2,16 @@ package dev_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -130,6 +134,9 @@ func TestOneProcess(t *testing.T) {
 	}
 }
 
+// runName is a run of the test's own: those of two test processes must not meet.
+func runName() string { return fmt.Sprintf("t%d", os.Getpid()%1e9) }
+
 // A directory that is somebody's is left alone, whatever is done.
 func TestForeignDirectory(t *testing.T) {
 	if os.Getuid() != 0 {
@@ -144,7 +151,8 @@ func TestForeignDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := dev.Options{Run: "foreign", Dir: dir, Workers: 1, Slots: 1, Self: self, Worker: self, Out: &strings.Builder{}}
+	name := runName()
+	o := dev.Options{Run: name, Dir: dir, Workers: 1, Slots: 1, Self: self, Worker: self, Out: &strings.Builder{}}
 	if err := dev.Up(t.Context(), o); !errors.Is(err, dev.ErrOptions) || !strings.Contains(err.Error(), "somebody else's") {
 		t.Error(err)
 	}
@@ -157,7 +165,59 @@ func TestForeignDirectory(t *testing.T) {
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
 	}
-	if err := dev.Up(t.Context(), dev.Options{Run: "foreign", Workers: 1, Slots: 1, Self: self, Worker: "/no/such/worker"}); !errors.Is(err, dev.ErrOptions) {
+	if err := dev.Up(t.Context(), dev.Options{Run: name, Workers: 1, Slots: 1, Self: self, Worker: "/no/such/worker"}); !errors.Is(err, dev.ErrOptions) {
 		t.Error(err)
+	}
+}
+
+// A directory is of one run: another one may be up in it.
+func TestDirectoryOfAnotherRun(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: without root nothing is looked at")
+	}
+	dir := t.TempDir()
+	marker := filepath.Join(dir, "sluice-dev")
+	if err := os.WriteFile(marker, []byte("run other\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := dev.Options{Run: runName(), Dir: dir, Workers: 1, Slots: 1, Self: self, Worker: self, Out: &strings.Builder{}}
+	if err := dev.Up(t.Context(), o); !errors.Is(err, dev.ErrOptions) {
+		t.Error(err)
+	}
+	if found, err := dev.Clean(t.Context(), o); err != nil || len(found) != 0 {
+		t.Errorf("%v %v", found, err)
+	}
+	if _, err := os.Stat(marker); err != nil {
+		t.Error(err)
+	}
+}
+
+// A disk that is full in the middle of making the directory leaves none that the next one would take for somebody else's.
+func TestNoRoomForTheDirectory(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: without root nothing is looked at")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, inodes := range []int{2, 3} { // of the file system: for the directory, for the marker, for that of logs
+		at := t.TempDir()
+		if err := unix.Mount("tmpfs", at, "tmpfs", 0, fmt.Sprintf("nr_inodes=%d", inodes)); err != nil {
+			t.Fatal(err)
+		}
+		o := dev.Options{Run: runName(), Dir: filepath.Join(at, "d"), Workers: 1, Slots: 1, Self: self, Worker: self, Out: &strings.Builder{}}
+		err := dev.Up(t.Context(), o)
+		entries, rerr := os.ReadDir(at)
+		if !errors.Is(err, syscall.ENOSPC) || rerr != nil || len(entries) > 0 {
+			t.Errorf("%d: %v, left %v (%v)", inodes, err, entries, rerr)
+		}
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -67,7 +67,7 @@ func (o *Options) complete() error {
 		wrong("%d slots are not between 1 and %d", o.Slots, maxSlots)
 	}
 	if o.Dir == "" {
-		o.Dir = "/run/sluice-" + o.Run
+		o.Dir = o.usualDir()
 	}
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
@@ -78,6 +78,16 @@ func (o *Options) complete() error {
 		wrong("the path of the directory %s is longer than 80 bytes, too long for the sockets in it", dir)
 	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) usualDir() string { return "/run/sluice-" + o.Run }
+
+// named are the arguments by which a command finds the run.
+func (o *Options) named() string {
+	if o.Dir == o.usualDir() {
+		return o.Run
+	}
+	return o.Run + " --dir " + o.Dir
 }
 
 // needs is ErrNeeds with what is missing.

@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fabric"
 )
 
-// marker is a file of a supervisor's directory. What does not have it is not removed.
+// marker is a file of a supervisor's directory, with the run that it is of. A directory without it, or of another run, is not removed:
+// that may be the one of a network that is up.
 const marker = "sluice-dev"
 
 // supervisor has made a development network, and removes it. It lives as long as the command.
@@ -75,7 +76,7 @@ func (s *supervisor) begin() error {
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("%w: %d things of run %s, such as %s; remove them with: sluice dev clean %[3]s", ErrLeft, len(left), s.Run, left[0])
+		return fmt.Errorf("%w: %d things of run %s, such as %s; remove them with: sluice dev clean %[5]s", ErrLeft, len(left), s.Run, left[0], s.named())
 	}
 	return s.makeDir()
 }
@@ -116,30 +117,49 @@ func (o *Options) binaries() (err error) {
 	return nil
 }
 
-// makeDir makes the directory, which must be new, empty, or an earlier supervisor's.
+// makeDir makes the directory, which must be new, empty, or an earlier supervisor's of this run. On an error it is not there, or as it was.
 func (s *supervisor) makeDir() error {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if len(entries) > 0 {
-		if !ours(s.Dir) {
-			return fmt.Errorf("%w: the directory %s is somebody else's: it is not empty, and has no file %s", ErrOptions, s.Dir, marker)
+		if !s.ours() {
+			return fmt.Errorf("%w: the directory %s is somebody else's: it is not empty, and has no file %s of run %s", ErrOptions, s.Dir, marker, s.Run)
 		}
 		if err := os.RemoveAll(s.Dir); err != nil {
 			return err
 		}
 	}
-	if err := os.MkdirAll(s.logs(), 0o700); err != nil {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
-	return s.write(marker, "run "+s.Run+"\n")
+	f, err := os.OpenFile(s.path(marker), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // two that start at once do not share it
+	if err != nil {
+		_ = os.Remove(s.Dir) // unless something is in it
+		return err
+	}
+	_, err = f.WriteString(s.mark())
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Mkdir(s.logs(), 0o700)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(s.Dir))
+	}
+	return nil
 }
 
-// ours reports whether a directory was made by a supervisor.
-func ours(dir string) bool {
-	info, err := os.Lstat(filepath.Join(dir, marker))
-	return err == nil && info.Mode().IsRegular()
+// mark is what is in the marker.
+func (o *Options) mark() string { return "run " + o.Run + "\n" }
+
+// ours reports whether the directory was made by a supervisor of the run.
+func (o *Options) ours() bool {
+	path := filepath.Join(o.Dir, marker)
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	text, err := os.ReadFile(path)
+	return err == nil && string(text) == o.mark()
 }
 
 func (s *supervisor) path(parts ...string) string {
