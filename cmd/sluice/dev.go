@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -42,9 +43,8 @@ func (c *cli) devRun(use, short, run string, do func(context.Context, dev.Option
 		RunE: func(_ *cobra.Command, args []string) error {
 			// A terminal, or a reader of ours, that goes away is no reason to leave everything behind.
 			signal.Ignore(syscall.SIGPIPE)
-			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			ctx, stop := devEnd()
 			defer stop()
-			defer context.AfterFunc(ctx, stop)() // a second signal does not wait
 			if len(args) > 0 {
 				o.Run = args[0]
 			}
@@ -58,6 +58,21 @@ func (c *cli) devRun(use, short, run string, do func(context.Context, dev.Option
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory of certificates, records, sockets and logs, removed at the end (default /run/sluice-RUN)")
 	_ = cmd.MarkFlagDirname("dir")
 	return cmd, o
+}
+
+// devEnd is a context that ends with the first signal to end. A second one does not wait, but for hang-ups: a terminal that is closed sends
+// several, and none to whoever was started by nohup.
+func devEnd() (context.Context, context.CancelFunc) {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	context.AfterFunc(ctx, func() {
+		signal.Ignore(syscall.SIGHUP)
+		stop()
+	})
+	return ctx, stop
 }
 
 // defaultDevRun is the run of dev up.

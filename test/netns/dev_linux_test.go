@@ -166,6 +166,16 @@ func TestDevUpInterrupted(t *testing.T) {
 	ends(t, p, time.Minute, 0)
 }
 
+// A terminal that is closed hangs up more than once: its shell does, and then the kernel. That is one wish to end, not two.
+func TestDevUpHungUp(t *testing.T) {
+	d := newDevRun(t)
+	p := d.start("up")
+	p.Await(t, "An actor network runs")
+	p.Signal(t, syscall.SIGHUP)
+	gatewaytest.Until(t, "it has ended", func() bool { return syscall.Kill(p.PID(), syscall.SIGHUP) != nil })
+	ends(t, p, time.Minute, 0)
+}
+
 // A reader that leaves, as head does, costs what it does not read, and nothing else.
 func TestDevReaderLeaves(t *testing.T) {
 	d := newDevRun(t)
