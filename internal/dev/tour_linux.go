@@ -24,6 +24,7 @@ import (
 const (
 	tourLimit    = 2 * time.Minute
 	requestLimit = 20 * time.Second
+	eventLimit   = 15 * time.Second     // something happens, where it does not matter when
 	tourPause    = 5 * time.Millisecond // between two looks at something that is waited for
 	maxAnswer    = 8 << 20
 )

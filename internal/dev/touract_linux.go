@@ -18,6 +18,9 @@ const restricted = `{"rules":[{"https":{"hostnames":["` + apiName + `"]}}]}`
 
 // policy takes a rule away, and gives it back.
 func (t *tour) policy(ctx context.Context) error {
+	if !t.has("curl", "another policy counts") {
+		return nil
+	}
 	for _, change := range []struct {
 		what, policy, want string
 	}{{"a rule that is taken away counts no more", restricted, "403"}, {"one that is given counts", demoPolicy, "200"}} {
@@ -26,7 +29,7 @@ func (t *tour) policy(ctx context.Context) error {
 		}
 		began := time.Now()
 		var try, late time.Duration // since the change, of the last try, and of the last one that went by the old policy
-		err := until(ctx, 5*time.Second, "the actor hears "+change.want, func() (bool, error) {
+		err := until(ctx, eventLimit, "the actor hears "+change.want, func() (bool, error) {
 			late, try = try, time.Since(began)
 			out, err := t.inside(ctx, demoActor, curl("http://"+apiName+"/")...)
 			return err == nil && out.Out == change.want, err
@@ -53,28 +56,39 @@ func (t *tour) replace(ctx context.Context, ref actor.Ref, text string) error {
 	return err
 }
 
+// cutLimit is how long something of an actor goes on that was cut.
+const cutLimit = time.Second
+
 // cut ends a connection of an actor that would go on.
 func (t *tour) cut(ctx context.Context) error {
+	if !t.has("curl", "a stream is cut") {
+		return nil
+	}
 	reached := t.origins.count(apiName)
 	ended := make(chan time.Time, 1)
 	go func() { // ends with ctx at the latest, or with the program's own bound
 		_, _ = t.inside(ctx, demoActor, "curl", "-sN", "http://"+apiName+"/stream")
 		ended <- time.Now()
 	}()
-	err := until(ctx, 5*time.Second, "the stream begins", func() (bool, error) { return t.origins.count(apiName) > reached, nil })
+	err := until(ctx, eventLimit, "the stream begins", func() (bool, error) { return t.origins.count(apiName) > reached, nil })
 	if !t.check("a stream runs", err, "http://%s/stream", apiName) {
 		return nil
 	}
 	began := time.Now()
 	text, err := t.cli(ctx, "actor", "cut", demoActor.String(), "--management", t.management())
-	t.check("it is cut", wantText(text, err, "1 tunnels of actor "+demoActor.String()+" closed"), "1 tunnel, in %s", since(began))
+	tunnels := 0 // one, and those that have only just come to their end
+	if _, serr := fmt.Sscanf(text, "%d tunnels of actor "+demoActor.String()+" closed", &tunnels); err == nil && (serr != nil || tunnels < 1) {
+		err = fmt.Errorf("it says: %s", text)
+	}
+	done := time.Now()
+	t.check("it is cut", err, "%d tunnel, in %s", tunnels, since(began))
 	select {
 	case at := <-ended:
-		took := at.Sub(began)
-		if took > time.Second {
-			err = fmt.Errorf("only after %s", took)
+		late := max(0, at.Sub(done)) // how long it takes to give an order is not the stream's
+		if err = nil; late > cutLimit {
+			err = fmt.Errorf("only %s after the order was carried out", late)
 		}
-		t.check("and ends in the actor", err, "%s after the order", took.Round(time.Millisecond))
+		t.check("and ends in the actor", err, "%s after the order was given", at.Sub(began).Round(time.Millisecond))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -177,6 +191,9 @@ func (t *tour) headless(ctx context.Context) error {
 
 // shut shows that nothing gets out that nobody can decide about.
 func (t *tour) shut(ctx context.Context) {
+	if !t.has("curl", "nothing new gets out") {
+		return
+	}
 	from := time.Now()
 	out, err := t.inside(ctx, demoActor, curl("http://"+apiName+"/")...)
 	if err == nil && out.Out == "200" {
@@ -195,6 +212,9 @@ func (t *tour) back(ctx context.Context) {
 		return err == nil, err
 	})
 	t.check("back again, sleeping actors wake", err, "%s after the start", since(back))
+	if !t.has("curl", "and running ones get out") {
+		return
+	}
 	err = until(ctx, requestLimit, "the actor gets out", func() (bool, error) {
 		out, err := t.inside(ctx, demoActor, curl("http://"+apiName+"/")...)
 		return err == nil && out.Out == "200", err
@@ -205,8 +225,8 @@ func (t *tour) back(ctx context.Context) {
 // drained stops the router under a request.
 func (t *tour) drained(ctx context.Context) error {
 	slow := make(chan error, 1)
-	go func() { slow <- t.ask(ctx, demoActor, http.MethodGet, "/slow?for=2s", nil, nil) }() // received below
-	err := until(ctx, 5*time.Second, "the slow request is with the actor", func() (bool, error) {
+	go func() { slow <- t.ask(ctx, demoActor, http.MethodGet, "/slow?for=3s", nil, nil) }() // received below
+	err := until(ctx, eventLimit, "the slow request is with the actor", func() (bool, error) {
 		st, err := t.who(ctx, demoActor)
 		return st.Busy == 1, err
 	})
@@ -216,7 +236,7 @@ func (t *tour) drained(ctx context.Context) error {
 	began := time.Now()
 	stopped := make(chan error, 1)
 	go func() { stopped <- t.part(routerPart).stop(grace) }() // received below
-	err = until(ctx, 5*time.Second, "new connections are refused", func() (bool, error) {
+	err = until(ctx, eventLimit, "new connections are refused", func() (bool, error) {
 		return t.accepts(routerHost.at(routerPort))(ctx) != nil, nil
 	})
 	t.check("new connections are refused", err, "%s after SIGTERM", since(began))

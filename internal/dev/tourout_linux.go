@@ -46,7 +46,7 @@ func (w wanted) fits(r egress.Record) bool {
 // audited waits for a line about an actor of the demonstration that was written for a decision since from.
 func (t *tour) audited(ctx context.Context, from time.Time, w wanted) (found egress.Record, err error) {
 	var seen []string
-	err = until(ctx, 5*time.Second, fmt.Sprintf("a line of the audit log with %+v", w), func() (bool, error) {
+	err = until(ctx, eventLimit, fmt.Sprintf("a line of the audit log with %+v", w), func() (bool, error) {
 		text, err := os.ReadFile(t.auditLog())
 		if err != nil {
 			return false, err
@@ -81,8 +81,7 @@ type way struct {
 // try has an actor try ways, and checks each with its line of the audit log.
 func (t *tour) try(ctx context.Context, ways []way) error {
 	for _, w := range ways {
-		if !there(w.client) {
-			t.absent(w.what, w.client+" is not in "+strings.Join(actorPrograms, ", ")+", which is all that an actor sees")
+		if !t.has(w.client, w.what) {
 			continue
 		}
 		from := time.Now()
@@ -102,6 +101,15 @@ func (t *tour) try(ctx context.Context, ways []way) error {
 
 // actorPrograms are the directories of the machine's programs that an actor has.
 var actorPrograms = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+
+// has reports whether actors have a program. Where they have not, it shows what cannot be asserted for that.
+func (t *tour) has(program, what string) bool {
+	if there(program) {
+		return true
+	}
+	t.absent(what, program+" is not in "+strings.Join(actorPrograms, ", ")+", which is all that an actor sees")
+	return false
+}
 
 func there(program string) bool {
 	return slices.ContainsFunc(actorPrograms, func(dir string) bool {
@@ -153,7 +161,7 @@ func (t *tour) allowed(ctx context.Context) error {
 		},
 		{"https passed through, curl -k", "curl", curl("-k", "https://"+passName+"/"), prints("200"), wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName}},
 		{
-			"it shows the origin's own certificate, openssl", "openssl",
+			"by the origin's own certificate, openssl", "openssl",
 			[]string{"sh", "-c", "echo | openssl s_client -connect " + passName + ":443 -servername " + passName + " -showcerts 2>/dev/null"},
 			t.shows(),
 			wanted{verdict: "allow", leg: egress.LegPassthrough, sni: passName},
@@ -224,7 +232,7 @@ func (t *tour) knock(ctx context.Context, from, at, name string) error {
 		return err
 	}
 	defer c.Close()
-	return until(ctx, time.Second, "the canary counts", func() (bool, error) { return t.origins.count(name) == before+1, nil })
+	return until(ctx, eventLimit, "the canary counts", func() (bool, error) { return t.origins.count(name) == before+1, nil })
 }
 
 func wantCount(got, want int64) error {

@@ -129,6 +129,31 @@ func TestDevTour(t *testing.T) {
 	}
 }
 
+// What needs a client that actors have not is shown as absent, all along.
+func TestDevTourWithoutClients(t *testing.T) {
+	d := newDevRun(t)
+	worker, _ := binary() // built before
+	at := t.TempDir()
+	script := `mount -t tmpfs tmpfs "$1"; mkdir "$1/upper" "$1/work"
+mount -t overlay overlay -o "lowerdir=/usr,upperdir=$1/upper,workdir=$1/work" /usr || exit 77
+for c in curl openssl python3 node; do rm -f "/usr/bin/$c" "/usr/local/bin/$c"; done
+shift; exec "$@"`
+	p := gatewaytest.Run(t, "unshare", "--mount", "sh", "-uc", script, "sh", at, d.path, "dev", "demo", "--run", d.name, "--worker-binary", worker)
+	code, err := p.Ended(2 * time.Minute)
+	out := p.Output()
+	if code == 77 && os.Getenv("CI") == "" {
+		t.Skip("SKIPPED: this machine has no overlay file system: " + out)
+	}
+	if err != nil || code != 0 || strings.Contains(out, "FAILED") {
+		t.Errorf("exit %d (%v):\n%s", code, err, out)
+	}
+	for _, what := range []string{"another policy counts", "a stream is cut", "nothing new gets out", "and running ones get out"} {
+		if !strings.Contains(out, "absent  "+what) {
+			t.Errorf("%s is not absent:\n%s", what, out)
+		}
+	}
+}
+
 // A tour in which something fails shows the log that tells why, and removes everything.
 func TestDevTourFails(t *testing.T) {
 	d := newDevRun(t)
