@@ -221,3 +221,18 @@ func TestNoRoomForTheDirectory(t *testing.T) {
 		}
 	}
 }
+
+// Actors execute this program, as users of their own.
+func TestProgramThatActorsCannotExecute(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: without root nothing is looked at")
+	}
+	path := filepath.Join(t.TempDir(), "sluice")
+	if err := os.WriteFile(path, []byte("x"), 0o700); err != nil { //nolint:gosec // it is not executed
+		t.Fatal(err)
+	}
+	o := dev.Options{Run: runName(), Workers: 1, Slots: 1, Self: path, Worker: path, Out: &strings.Builder{}}
+	if err := dev.Up(t.Context(), o); !errors.Is(err, dev.ErrOptions) || !strings.Contains(err.Error(), "chmod o+rx "+path) {
+		t.Error(err)
+	}
+}

@@ -114,7 +114,11 @@ func (o *Options) binaries() (err error) {
 			return err
 		}
 	}
-	return nil
+	info, err := os.Stat(o.Self)
+	if err == nil && info.Mode()&0o005 != 0o005 {
+		err = fmt.Errorf("%w: actors, which are users of their own, cannot execute this program: chmod o+rx %s", ErrOptions, o.Self)
+	}
+	return err
 }
 
 // makeDir makes the directory, which must be new, empty, or an earlier supervisor's of this run. On an error it is not there, or as it was.
