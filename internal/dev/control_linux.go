@@ -20,6 +20,8 @@ const (
 	askLimit  = 10 * time.Second // a question
 	downLimit = 90 * time.Second // until everything is removed
 	listLimit = 3 * time.Second  // the list of actors
+
+	downPause = 100 * time.Millisecond // between two looks at everything that is left, which take their time from what is ending
 )
 
 // serve answers on the supervisor's socket until the returned func is called. down is called when somebody wants the end.
@@ -135,7 +137,7 @@ func Down(ctx context.Context, o Options) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("after %s there is still %v: %w", downLimit, left, errors.Join(err, ErrLeft))
-		case <-time.After(readyPause):
+		case <-time.After(downPause):
 		}
 	}
 }

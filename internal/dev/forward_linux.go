@@ -2,6 +2,7 @@ package dev
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ const (
 	// maxForwarded bounds the connections of one forward; the next ones wait in the kernel's queue.
 	maxForwarded = 512
 	forwardDial  = 5 * time.Second
+	acceptPause  = 100 * time.Millisecond // after a connection that could not be accepted
 )
 
 // forward leads connections from a port of the machine's loopback address to an address in the fabric.
@@ -57,8 +59,13 @@ func (f *forward) accept(ctx context.Context) {
 			return
 		}
 		c, err := f.l.Accept()
-		if err != nil {
-			return // closed
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // for want of descriptors, say
+			<-f.room
+			rest(ctx, acceptPause)
+			continue
 		}
 		f.all.Go(func() {
 			defer func() { <-f.room }()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -64,7 +66,7 @@ Have it reach out, as itself (add -d to the command above, and the path /run):
   -d '["curl","-sS","https://%[7]s/hello"]'     is refused, and %[8]s says why
 
 Look at it, and change it:
-  export SLUICE_CONTROL=%[9]s SLUICE_CREDENTIALS=%[3]s
+  export %[14]sSLUICE_CONTROL=%[9]s SLUICE_CREDENTIALS=%[3]s
   sluice actor list; sluice worker list; sluice policy get %[4]s
   sluice actor suspend %[4]s
   %[11]s=$(cat %[12]s) sluice actor cut %[4]s --management %[13]s
@@ -72,8 +74,16 @@ Look at it, and change it:
 Ctrl-C, or sluice dev down %[10]s, drains and removes everything. After kill -9: sluice dev clean %[10]s
 
 `, s.logs(), s.auditLog(), admin, demoActor, portOf(s.forwarded(routerPart)), apiName, evilName, s.auditLog(), s.forwarded(ateapiPart), s.named(),
-		managementToken, s.path("token"), s.management())
+		managementToken, s.path("token"), s.management(), s.found())
 	return b.String()
+}
+
+// found is what a shell has to be told to find this program by its name; "" nothing.
+func (s *supervisor) found() string {
+	if path, err := exec.LookPath("sluice"); err == nil && path == s.Self {
+		return ""
+	}
+	return "PATH=" + filepath.Dir(s.Self) + ":$PATH "
 }
 
 func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }

@@ -272,7 +272,6 @@ func (d *devRun) greeted(greeting string) {
 		{more, "0 tunnels of actor demo/a1 closed"},
 	} {
 		cmd := exec.Command("sh", "-ec", c.script)
-		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(d.path)+":"+os.Getenv("PATH"))
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), c.want) {
 			d.t.Errorf("%s\n%v, want %q:\n%s", c.script, err, c.want, out)
 		}
