@@ -200,7 +200,10 @@ func (r *Raw) Abort() error {
 
 // CloseWrite sends FIN and keeps the receiving side.
 func (r *Raw) CloseWrite() error {
-	return os.NewSyscallError("shutdown", unix.Shutdown(r.fd, unix.SHUT_WR))
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(r.fd), syscall.SHUT_WR, 0); e != 0 {
+		return os.NewSyscallError("shutdown", e)
+	}
+	return nil
 }
 
 // PeerGone reports whether the peer has sent FIN or RST, also behind unread bytes.
