@@ -125,10 +125,18 @@ func (i *Inner) Abort() error {
 // Interrupt makes waits fail.
 func (i *Inner) Interrupt() { InterrupterOf(i.Conn).Interrupt() }
 
-// PeerGone reports whether the peer has left, if the connection below can tell.
+// PeerGone reports whether the peer has left, if the connection below can tell, or the kernel of the descriptor below it.
 func (i *Inner) PeerGone() bool {
+	if i.cut.Load() {
+		return true
+	}
+	if d, ok := i.Conn.(interface{ FD() int }); ok {
+		if fd := d.FD(); fd >= 0 {
+			return closedByPeer(fd)
+		}
+	}
 	p, ok := i.Conn.(Prober)
-	return i.cut.Load() || ok && p.PeerGone()
+	return ok && p.PeerGone()
 }
 
 // Quiet reports whether nothing has arrived and the peer is still there.
