@@ -114,8 +114,10 @@ func (i *Inner) CloseWrite() error {
 	return i.Close()
 }
 
-// Abort closes with a reset where that is possible.
+// Abort closes with a reset where that is possible. Whoever serves the connection meanwhile finds that its peer is gone, also while
+// it waits for somebody else.
 func (i *Inner) Abort() error {
+	i.cut.Store(true)
 	if a, ok := i.Conn.(interface{ Abort() error }); ok {
 		return a.Abort()
 	}
