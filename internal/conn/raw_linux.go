@@ -207,11 +207,7 @@ func (r *Raw) CloseWrite() error {
 }
 
 // PeerGone reports whether the peer has sent FIN or RST, also behind unread bytes.
-func (r *Raw) PeerGone() bool {
-	p := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLRDHUP}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
-}
+func (r *Raw) PeerGone() bool { return closedByPeer(r.fd) }
 
 // Quiet reports whether nothing has arrived and the peer is still there: an idle connection that can be used again.
 func (r *Raw) Quiet() bool {
