@@ -6,7 +6,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +92,34 @@ func TestI24_EgressCutHalfClosed(t *testing.T) {
 		t.Errorf("the origin still sends after %s: %v", took, err)
 	}
 	if r := w.audit(2)[1]; r.Code != "cut" {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// I24: the audit log says of a request that a cut has ended that it was cut, not that its client had left.
+func TestI24_EgressCutRequest(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	begun := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		begun <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	w.routes.route("93.184.216.34:80", strings.TrimPrefix(s.URL, "http://"))
+	p := w.run("a1")
+	p.may(everythingAllowed)
+	c, status := p.tunnel("93.184.216.34:80")
+	if status != 200 {
+		t.Fatalf("CONNECT: %d", status)
+	}
+	defer func() { _ = c.Close() }()
+	_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: web.example.org\r\n\r\n")
+	w.must(err)
+	<-begun
+	if n := w.gateway.EgressGateway("egress").Cut(p.ref); n != 1 {
+		t.Errorf("%d tunnels were open", n)
+	}
+	if r := w.audit(2)[1]; r.Verdict != "allow" || r.Code != "cut" {
 		t.Errorf("audit: %+v", r)
 	}
 }

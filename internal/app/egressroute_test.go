@@ -341,3 +341,59 @@ routers "models" {
 		t.Error("a router of another entrypoint got a request")
 	}
 }
+
+// KF_H1_11: to a backend of the operator goes no path that it may read in another way than the rule which leads there. Origins are
+// the actor's business, and get paths as they are.
+func TestKF_H1_11_EgressRoutedPaths(t *testing.T) {
+	w := newWorld(t, worldHosts, "")
+	d := w.desk()
+	at := w.origin("web.example.org", "93.184.216.34:80", false)
+	w.routed(fmt.Sprintf(`
+services "bare" { load_balancer { servers { url = %q } } }
+services "base" { load_balancer { servers { url = %q } } }
+middlewares "strip" {
+  type     = "strip-prefix"
+  prefixes = ["/base/*"]
+}
+routers "bare" {
+  rule        = "PathPrefix(%s)"
+  entrypoints = ["egress"]
+  service     = "bare"
+}
+routers "base" {
+  rule        = "PathPrefix(%s)"
+  entrypoints = ["egress"]
+  service     = "base"
+  middlewares = ["strip"]
+}
+`, d.URL, d.URL+"/b", "`/bare`", "`/base`"))
+	p := w.run("a1")
+	p.may(everythingAllowed)
+	c, status := p.tunnel("93.184.216.34:80")
+	if status != 200 {
+		t.Fatal(status)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	in := bufio.NewReader(c)
+	for path, want := range map[string]string{
+		"/bare/a":            "desk web.example.org /bare/a",
+		"/x/../bare/a":       "desk web.example.org /x/../bare/a",
+		"/bare/a%2Fb":        "bad_request",
+		"/bare/a%5cb":        "bad_request",
+		"/x%2fadmin/../bare": "bad_request", // /x/bare to a backend that decodes first
+		"/base/x/a":          "desk web.example.org /b/a",
+		"/base/x/a%2fb":      "bad_request",
+		"/base/x%2F..%2Fa":   "bad_request",
+		"/else/a%2Fb":        "web.example.org HTTP/1.1",
+	} {
+		before := at.seen.Load() + int64(d.count())
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: web.example.org\r\n\r\n", path)
+		resp, err := http.ReadResponse(in, nil)
+		w.must(err)
+		body, err := io.ReadAll(resp.Body)
+		refused := want == "bad_request"
+		if err != nil || !strings.Contains(string(body), want) || (resp.StatusCode == 400) != refused || (at.seen.Load()+int64(d.count()) > before) == refused {
+			t.Errorf("%s: %d %q, %v; want %q", path, resp.StatusCode, body, err, want)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,10 +13,9 @@ import (
 // Connect takes over a non-blocking stream socket and connects it. It is for sockets that were made in a special way, in
 // another network namespace for instance. On an error the socket is closed.
 func Connect(ctx context.Context, fd int, to netip.AddrPort) (*Raw, error) {
-	err := unix.Connect(fd, sockaddr(to))
-	if err != nil && err != unix.EINPROGRESS && err != unix.EINTR {
+	if e := startConnect(fd, to); e != 0 && e != unix.EINPROGRESS && e != unix.EINTR {
 		_ = unix.Close(fd)
-		return nil, os.NewSyscallError("connect", err)
+		return nil, os.NewSyscallError("connect", e)
 	}
 	r := NewRaw(fd, Info{Remote: to})
 	if err := r.connected(ctx); err != nil {
@@ -44,11 +45,16 @@ func (r *Raw) connected(ctx context.Context) error {
 	return os.NewSyscallError("connect", err)
 }
 
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if addr := a.Addr(); addr.Is4() {
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: addr.As4()}
+// startConnect sends the SYN. It does not wait, so the runtime need not know of the call.
+func startConnect(fd int, to netip.AddrPort) syscall.Errno {
+	if to.Addr().Is4() {
+		sa := syscall.RawSockaddrInet4{Family: unix.AF_INET, Port: swap(to.Port()), Addr: to.Addr().As4()}
+		_, _, e := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+		return e
 	}
-	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+	sa := syscall.RawSockaddrInet6{Family: unix.AF_INET6, Port: swap(to.Port()), Addr: to.Addr().As16()}
+	_, _, e := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	return e
 }
 
 func fromUnix(sa unix.Sockaddr) netip.AddrPort {

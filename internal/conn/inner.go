@@ -114,8 +114,10 @@ func (i *Inner) CloseWrite() error {
 	return i.Close()
 }
 
-// Abort closes with a reset where that is possible.
+// Abort closes with a reset where that is possible. Whoever serves the connection meanwhile finds that its peer is gone, also while
+// it waits for somebody else.
 func (i *Inner) Abort() error {
+	i.cut.Store(true)
 	if a, ok := i.Conn.(interface{ Abort() error }); ok {
 		return a.Abort()
 	}
@@ -125,10 +127,18 @@ func (i *Inner) Abort() error {
 // Interrupt makes waits fail.
 func (i *Inner) Interrupt() { InterrupterOf(i.Conn).Interrupt() }
 
-// PeerGone reports whether the peer has left, if the connection below can tell.
+// PeerGone reports whether the peer has left, if the connection below can tell, or the kernel of the descriptor below it.
 func (i *Inner) PeerGone() bool {
+	if i.cut.Load() {
+		return true
+	}
+	if d, ok := i.Conn.(interface{ FD() int }); ok {
+		if fd := d.FD(); fd >= 0 {
+			return closedByPeer(fd)
+		}
+	}
 	p, ok := i.Conn.(Prober)
-	return i.cut.Load() || ok && p.PeerGone()
+	return ok && p.PeerGone()
 }
 
 // Quiet reports whether nothing has arrived and the peer is still there.

@@ -34,3 +34,10 @@ func (p *probeSet) poll() {
 		}
 	}
 }
+
+// closedByPeer asks the kernel about one socket.
+func closedByPeer(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0
+}

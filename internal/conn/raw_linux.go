@@ -200,15 +200,14 @@ func (r *Raw) Abort() error {
 
 // CloseWrite sends FIN and keeps the receiving side.
 func (r *Raw) CloseWrite() error {
-	return os.NewSyscallError("shutdown", unix.Shutdown(r.fd, unix.SHUT_WR))
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(r.fd), syscall.SHUT_WR, 0); e != 0 {
+		return os.NewSyscallError("shutdown", e)
+	}
+	return nil
 }
 
 // PeerGone reports whether the peer has sent FIN or RST, also behind unread bytes.
-func (r *Raw) PeerGone() bool {
-	p := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLRDHUP}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
-}
+func (r *Raw) PeerGone() bool { return closedByPeer(r.fd) }
 
 // Quiet reports whether nothing has arrived and the peer is still there: an idle connection that can be used again.
 func (r *Raw) Quiet() bool {

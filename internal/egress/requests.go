@@ -84,6 +84,9 @@ func (h *requests) end(x *exchange.Exchange, r *Record) {
 	}
 	if r.Verdict == "allow" {
 		r.Code = string(x.Record.Code)
+		if why := h.t.why(); why != "" && x.Record.Code == exchange.CodeClientGone { // to the engine it looks like that
+			r.Code = string(why)
+		}
 	}
 	h.t.actor.g.note(r)
 }

@@ -23,6 +23,7 @@ type tenant struct {
 	tunnels map[*tunnel]struct{}
 	looked  time.Time // when Watch has looked at it last
 	looking bool      // Watch is at it
+	hurried bool      // Watch was told of a change
 
 	mu    sync.Mutex // guards the rest
 	kept  policyKey  // of stands

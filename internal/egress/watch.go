@@ -65,13 +65,14 @@ func (g *Gateway) rejudge(ctx context.Context, n *tenant) {
 	})
 }
 
-// hurry has an actor looked at next.
+// hurry has an actor looked at though its turn has not come, but not before those that have waited longer: what is known of
+// policies is old, and told to be, all the time.
 func (g *Gateway) hurry(ref actor.Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, n := range g.actors {
 		if n.ref == ref {
-			n.looked = time.Time{}
+			n.hurried = true
 		}
 	}
 }
@@ -81,14 +82,14 @@ func (g *Gateway) due(now time.Time, most int) (found []*tenant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, n := range g.actors {
-		if !n.looking && now.Sub(n.looked) >= watchEvery && n.passes() {
+		if !n.looking && (n.hurried || now.Sub(n.looked) >= watchEvery) && n.passes() {
 			found = append(found, n)
 		}
 	}
 	slices.SortFunc(found, func(a, b *tenant) int { return cmp.Or(a.looked.Compare(b.looked), cmp.Compare(a.uid, b.uid)) })
 	found = found[:min(most, len(found))]
 	for _, n := range found {
-		n.looked, n.looking = now, true
+		n.looked, n.looking, n.hurried = now, true, false
 	}
 	return found
 }

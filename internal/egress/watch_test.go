@@ -18,6 +18,7 @@ import (
 type plane struct {
 	takes   time.Duration // 0: until the caller has had enough
 	changes chan actor.Ref
+	over    chan struct{}
 
 	mu      sync.Mutex // guards the rest
 	asked   map[actor.Ref]int
@@ -25,10 +26,11 @@ type plane struct {
 	most    int         // at a time
 	seconds map[int]int // questions, by the second
 	began   time.Time
+	tells   bool // of each answer, when it is a second old, as a source of policies does
 }
 
 func newPlane(takes time.Duration) *plane {
-	return &plane{takes: takes, changes: make(chan actor.Ref), asked: map[actor.Ref]int{}, seconds: map[int]int{}, began: time.Now()}
+	return &plane{takes: takes, changes: make(chan actor.Ref), over: make(chan struct{}), asked: map[actor.Ref]int{}, seconds: map[int]int{}, began: time.Now()}
 }
 
 func (p *plane) Get(ctx context.Context, ref actor.Ref) (egress.Kept, int64, error) {
@@ -37,6 +39,9 @@ func (p *plane) Get(ctx context.Context, ref actor.Ref) (egress.Kept, int64, err
 	p.seconds[int(time.Since(p.began)/time.Second)]++
 	p.asking++
 	p.most = max(p.most, p.asking)
+	if p.tells {
+		time.AfterFunc(time.Second, func() { p.tell(ref) })
+	}
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
@@ -58,6 +63,13 @@ func (p *plane) Get(ctx context.Context, ref actor.Ref) (egress.Kept, int64, err
 }
 
 func (p *plane) Changes() <-chan actor.Ref { return p.changes }
+
+func (p *plane) tell(ref actor.Ref) {
+	select {
+	case p.changes <- ref:
+	case <-p.over:
+	}
+}
 
 // seen is how often it was asked about whom, and how many ask now.
 func (p *plane) seen() (asked map[actor.Ref]int, asking int) {
@@ -94,6 +106,7 @@ func watching(t *testing.T, actors int, takes time.Duration, test func(t *testin
 		test(t, p)
 		stop()
 		<-ended
+		close(p.over)
 		if p.asked[demoA1] > 0 {
 			t.Error("an actor was asked about that has nothing passed through")
 		}
@@ -135,6 +148,26 @@ func TestWatchIsBounded(t *testing.T) {
 			}
 		}
 		if len(asked) != 4*egress.WatchRate {
+			t.Errorf("asked about %d", len(asked))
+		}
+	})
+}
+
+// Who is told of goes before nobody that has waited longer: answers become old as fast as they are asked for, and would leave no turn
+// to others.
+func TestWatchIsFair(t *testing.T) {
+	watching(t, 2*egress.WatchRate, time.Millisecond, func(t *testing.T, p *plane) {
+		p.mu.Lock()
+		p.tells = true
+		p.mu.Unlock()
+		time.Sleep(10*time.Second + 500*time.Millisecond)
+		asked, _ := p.seen()
+		for ref, n := range asked {
+			if n < 4 || n > 6 {
+				t.Errorf("%s: asked about %d times in ten seconds", ref, n)
+			}
+		}
+		if len(asked) != 2*egress.WatchRate {
 			t.Errorf("asked about %d", len(asked))
 		}
 	})

@@ -334,8 +334,7 @@ func TestResolverRotation(t *testing.T) {
 		first.Close()
 		t.Skip("no second loopback address: ", err)
 	}
-	var mu sync.Mutex // guards hits
-	hits := make(map[string]int)
+	accepted := make(chan string)
 	var wg sync.WaitGroup
 	for _, l := range []net.Listener{first, second} {
 		wg.Go(func() {
@@ -344,17 +343,17 @@ func TestResolverRotation(t *testing.T) {
 				if err != nil {
 					return
 				}
-				mu.Lock()
-				hits[l.Addr().(*net.TCPAddr).IP.String()]++
-				mu.Unlock()
+				accepted <- l.Addr().(*net.TCPAddr).IP.String()
 				c.Close()
 			}
 		})
 	}
 	stop := nameServer(t, "127.0.0.1", "127.0.0.2", "127.0.0.3") // nobody listens on the third
 	p := http1.NewPool(http1.PoolConfig{Addr: "backend.test:" + port, ConnectTimeout: 5 * time.Second}, testClock(t))
+	hits := make(map[string]int)
 	for range 9 {
 		take(t, p, true).Release(false)
+		hits[<-accepted]++
 	}
 	p.Close()
 	queries := stop()

@@ -28,7 +28,11 @@ func explainInside(cfg *config.Config, ep *config.Entrypoint, q Question) (*Answ
 	}
 	in, err := insideInput(x, a.Host)
 	a.NormalPath = string(x.Request.Normal)
-	if a.walk(cfg, ep, &in, nil); err != nil && len(a.Verdicts) > 0 {
+	a.walk(cfg, ep, &in, nil)
+	if err == nil && a.Service != nil {
+		err = noEncodedSlash(x)
+	}
+	if err != nil && len(a.Verdicts) > 0 {
 		a.Router, a.Service, a.Chain = nil, nil, nil
 		a.Refused = (*exchange.Error)(nil)
 		errors.As(err, &a.Refused)

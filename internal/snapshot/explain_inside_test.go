@@ -53,8 +53,9 @@ routers "origin" {
 		code                 string
 		chain                int
 	}{
-		{"to a service", routers, "https://API.example.com:443/x/../v1/a%2Fb", nil, "models", "llm", "", "", 1},
-		{"to the origin", routers, "http://other.example.com/", direct, "origin", "", "", "", 0},
+		{"to a service", routers, "https://API.example.com:443/x/../v1/a", nil, "models", "llm", "", "", 1},
+		{"to a service, with an encoded slash", routers, "https://api.example.com/v1/a%2Fb", nil, "", "", "", "bad_request", 0},
+		{"to the origin", routers, "http://other.example.com/%2f", direct, "origin", "", "", "", 0},
 		{"by no router", routers, "http://other.example.com/", nil, "", "", "", "", 0},
 		{"a bad escape", routers, "http://other.example.com/%2", nil, "", "", "URL", "", 0},
 		{"no router at all", "", "https://api.example.com/v1", nil, "", "", "", "", 0},

@@ -50,6 +50,7 @@ type plan struct {
 	conn    exchange.ConnHandler // of connections
 	udp     *proxy.UDP           // of datagrams
 	meter   *telemetry.Meter
+	own     bool // of requests inside tunnels of actors: to a service of the operator, not to their origin
 }
 
 // entry is one entrypoint's view of the routers.
@@ -256,7 +257,7 @@ func (g *Generation) plan(r *config.Router) (plan, error) {
 			return plan{}, fmt.Errorf("router %q: %w", r.Name, err)
 		}
 	}
-	return plan{router: r.Name, handler: h, meter: m}, nil
+	return plan{router: r.Name, handler: h, meter: m, own: r.Inside && b != nil}, nil
 }
 
 // last is the handler that a router leads to.

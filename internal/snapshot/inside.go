@@ -53,7 +53,18 @@ func (g *Generation) inside(e *entry, x *exchange.Exchange, host string) (*plan,
 	if i < 0 || g.plans[i].handler == nil {
 		return nil, nil //nolint:nilnil // as above
 	}
-	return &g.plans[i], nil
+	p := &g.plans[i]
+	if p.own {
+		err = noEncodedSlash(x)
+	}
+	return p, err
+}
+
+// noEncodedSlash refuses a path with an encoded slash, as other entrypoints do: a backend that takes it for a slash would serve what
+// the rule which leads there does not cover. Paths that go to origins keep theirs.
+func noEncodedSlash(x *exchange.Exchange) error {
+	_, err := input(x, false)
+	return err
 }
 
 // insideInput is what of such a request the rules look at. Encoded slashes are the origin's business, as they are where no router

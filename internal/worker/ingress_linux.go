@@ -111,6 +111,9 @@ func (i *Ingress) Serve(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		wait = 0
+		if r, ok := conn.RawOf(c); ok { // TLS above it costs less
+			c = r
+		}
 		i.arrive(c)
 		i.wg.Go(func() { i.serve(ctx, c) })
 	}
