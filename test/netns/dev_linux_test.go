@@ -210,10 +210,21 @@ func TestDevReaderLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Stdout = w
+	said, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer said.Close()
+	cmd.Stdout, cmd.Stderr = w, said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(said.Name())
+			t.Logf("it said:\n%s", text)
+		}
+	}()
 	if err := errors.Join(r.Close(), w.Close()); err != nil { // before it has written anything
 		t.Fatal(err)
 	}
