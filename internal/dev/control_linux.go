@@ -130,8 +130,8 @@ func Down(ctx context.Context, o Options) error {
 	for {
 		left, err := o.left()
 		if err == nil && len(left) == 0 {
-			if claimed, err := claim(o.Run); err == nil { // the supervisor has ended as well
-				return claimed.Close()
+			if !claimed(o.Run) { // the supervisor has ended as well
+				return nil
 			}
 		}
 		select {
@@ -148,11 +148,11 @@ func Clean(ctx context.Context, o Options) (found []string, err error) {
 	if err := o.place(); err != nil {
 		return nil, err
 	}
-	claimed, err := claim(o.Run)
+	mine, err := claim(o.Run)
 	if err != nil {
 		return nil, fmt.Errorf("%w; end it with: sluice dev down %s", err, o.named())
 	}
-	defer claimed.Close()
+	defer mine.Close()
 	run, err := fabric.NewRun(o.Run)
 	if err != nil {
 		return nil, err
@@ -207,11 +207,9 @@ func (o *Options) explained(err error) error {
 	if !errors.Is(err, ErrNone) {
 		return err
 	}
-	claimed, cerr := claim(o.Run)
-	if cerr != nil {
-		return fmt.Errorf("%w, but somewhere else (say its --dir): %w", err, cerr)
+	if claimed(o.Run) {
+		return fmt.Errorf("%w, but somewhere else (say its --dir): %w", err, runs(o.Run))
 	}
-	defer claimed.Close()
 	left, lerr := o.left()
 	if len(left) > 0 {
 		return fmt.Errorf("%w (run %s); one that was killed has left %d things there: sluice dev clean %s", err, o.Run, len(left), o.named())

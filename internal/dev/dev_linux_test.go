@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -168,6 +169,38 @@ func TestForeignDirectory(t *testing.T) {
 	if err := dev.Up(t.Context(), dev.Options{Run: name, Workers: 1, Slots: 1, Self: self, Worker: "/no/such/worker"}); !errors.Is(err, dev.ErrOptions) {
 		t.Error(err)
 	}
+}
+
+// Who looks keeps nobody from making or cleaning a run.
+func TestLookingClaimsNothing(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: without root nothing is looked at")
+	}
+	o := dev.Options{Run: runName(), Dir: filepath.Join(t.TempDir(), "none")}
+	stop := make(chan struct{})
+	var looking sync.WaitGroup
+	for range 4 {
+		looking.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := dev.Look(t.Context(), o); !errors.Is(err, dev.ErrNone) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 30 {
+		if _, err := dev.Clean(t.Context(), o); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(stop)
+	looking.Wait()
 }
 
 // A directory is of one run: another one may be up in it.

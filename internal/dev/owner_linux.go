@@ -29,9 +29,24 @@ func reap() {
 // claim makes the caller the only one that makes, or cleans, a run on this machine, until it is closed or the process ends. It is an
 // abstract socket, unix(7): nothing of it is in a file system, and nothing stays of one whose process was killed.
 func claim(run string) (io.Closer, error) {
-	l, err := net.Listen("unix", "@sluice-dev-"+run)
+	l, err := net.Listen("unix", claimOf(run))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%w with the run %s, or is just being started, removed or cleaned", ErrRuns, run)
+		return nil, runs(run)
 	}
 	return l, err
+}
+
+// claimed reports whether somebody has claimed a run. To claim it for a moment would tell, but keep another from starting then.
+func claimed(run string) bool {
+	c, err := net.Dial("unix", claimOf(run))
+	if err == nil {
+		_ = c.Close() // nobody takes it
+	}
+	return !errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func claimOf(run string) string { return "@sluice-dev-" + run }
+
+func runs(run string) error {
+	return fmt.Errorf("%w with the run %s, or is just being started, removed or cleaned", ErrRuns, run)
 }
