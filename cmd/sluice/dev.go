@@ -17,27 +17,17 @@ import (
 )
 
 func (c *cli) devCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "dev",
-		Short: "Run the whole actor network on this machine, or take a tour of it",
-		Long: `Runs an actor network in network namespaces of this machine: control plane, router, egress gateway, workers with their
+	cmd := group("dev", "Run the whole actor network on this machine, or take a tour of it")
+	cmd.Long = `Runs an actor network in network namespaces of this machine: control plane, router, egress gateway, workers with their
 agents, and origins that exist in there alone. It needs Linux and root, touches no interface, route or rule of the machine itself,
-and removes everything at the end.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("%s what?", cmd.CommandPath())
-			}
-			return usagef("unknown command %q", args[0])
-		},
-		RunE: func(*cobra.Command, []string) error { return nil },
-	}
+and removes everything at the end.`
 	cmd.AddCommand(c.devUp(), c.devDemo(), c.devStatus(), c.devDown(), c.devClean(), c.devActor())
 	return cmd
 }
 
 // devRun makes a command about one run, which is its argument if it has one.
 func (c *cli) devRun(use, short, run string, do func(context.Context, dev.Options) error) (*cobra.Command, *dev.Options) {
-	o := &dev.Options{Run: run, Workers: 2, Slots: 2, Out: c.out, Colors: isTerminal(c.out) && c.env("NO_COLOR") == "" && c.env("TERM") != "dumb"}
+	o := &dev.Options{Run: run, Workers: 2, Slots: 2, Out: c.out, Colors: c.colored(c.out)}
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -13,7 +13,7 @@ var version string
 
 func main() {
 	c := &cli{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv}
-	c.colors = isTerminal(os.Stderr) && c.env("NO_COLOR") == "" && c.env("TERM") != "dumb"
+	c.colors = c.colored(os.Stderr)
 	os.Exit(c.execute(os.Args[1:]))
 }
 

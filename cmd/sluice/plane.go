@@ -27,10 +27,9 @@ type plane struct {
 	json    bool
 }
 
-// planeCommand makes a command that only has others below it.
-func (c *cli) planeCommand(use, short string, below ...func(*plane) *cobra.Command) *cobra.Command {
-	p := &plane{cli: c}
-	cmd := &cobra.Command{
+// group makes a command that only has others below it.
+func group(use, short string) *cobra.Command {
+	return &cobra.Command{
 		Use: use, Short: short,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -40,6 +39,12 @@ func (c *cli) planeCommand(use, short string, below ...func(*plane) *cobra.Comma
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
+}
+
+// planeCommand makes a group of commands that call a control plane.
+func (c *cli) planeCommand(use, short string, below ...func(*plane) *cobra.Command) *cobra.Command {
+	p := &plane{cli: c}
+	cmd := group(use, short)
 	f := cmd.PersistentFlags()
 	f.StringVar(&p.Address, "control", c.envOr("SLUICE_CONTROL", defaultControl), "address of the control plane, else $SLUICE_CONTROL")
 	f.StringVar(&p.Credentials, "credentials", c.envOr("SLUICE_CREDENTIALS", app.ComponentDir(c.dataDir(), "admin")), "directory of our certificates, else $SLUICE_CREDENTIALS")

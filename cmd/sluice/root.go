@@ -108,7 +108,7 @@ func (c *cli) root() *cobra.Command {
 	root.Flags().BoolP("version", "V", false, "print the version")
 	root.AddCommand(run, c.validateCommand(), c.configCommand(), c.fmtCommand(), c.explainCommand(), c.demoCommand(),
 		c.upgradeCommand(), c.versionCommand(), c.ateapiCommand(), c.ateletCommand(), c.routerCommand(), c.actorCommand(), c.policyCommand(), c.workerCommand(),
-		c.atespaceCommand(), c.templateCommand(), c.devCommand())
+		c.atespaceCommand(), c.templateCommand(), c.auditCommand(), c.devCommand())
 	root.InitDefaultCompletionCmd()
 	if completion, _, err := root.Find([]string{"completion"}); err == nil { // by itself it exits 0 at any word
 		completion.Args = cobra.NoArgs
@@ -145,6 +145,11 @@ func (c *cli) diagnose(ds acl.Diagnostics, sources map[string][]byte) {
 	case n > 1:
 		fmt.Fprintf(c.err, "sluice: %d errors in the configuration\n", n)
 	}
+}
+
+// colored reports whether what is written to f may have colours.
+func (c *cli) colored(f *os.File) bool {
+	return isTerminal(f) && c.env("NO_COLOR") == "" && c.env("TERM") != "dumb"
 }
 
 // isTerminal reports whether people look at f.
