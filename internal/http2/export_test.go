@@ -39,3 +39,17 @@ func Queued(c *ClientConn) int {
 	defer c.mu.Unlock()
 	return len(c.queue)
 }
+
+// Bears reports whether a connection that has sent some DATA frames bears that many WINDOW_UPDATE frames at once.
+func Bears(dataFrames, updates int) bool {
+	b := updateBudget()
+	for range dataFrames {
+		b.earn(perData)
+	}
+	for range updates {
+		if !b.Spend(1) {
+			return false
+		}
+	}
+	return true
+}

@@ -28,13 +28,14 @@ const maxContinuations = 64
 // Budget is one of them. It is not safe for concurrent use. Time is looked at only when the number at once is used up.
 type Budget struct {
 	left, burst int
+	most        int // that useful work adds up to
 	rate        int // a second
 	since       time.Time
 }
 
 // NewBudget makes a full one of burst at once and rate a second.
 func NewBudget(burst, rate int) Budget {
-	return Budget{left: burst, burst: burst, rate: rate, since: time.Now()}
+	return Budget{left: burst, burst: burst, most: burst, rate: rate, since: time.Now()}
 }
 
 // Spend takes n; false when that is more than there is.
@@ -54,8 +55,19 @@ func (b *Budget) Spend(n int) bool {
 	return true
 }
 
+// updatesEarned bounds what DATA frames and streams entitle to. It is far above what arrives at once for a window full of DATA: some clients answer
+// each 4 KiB by two WINDOW_UPDATE frames, and after a pause all of these together.
+const updatesEarned = 256 << 10
+
+// updateBudget is the one of WINDOW_UPDATE.
+func updateBudget() Budget {
+	b := NewBudget(updateBurst, updateRate)
+	b.most = updatesEarned
+	return b
+}
+
 // earn adds n for useful work.
-func (b *Budget) earn(n int) { b.left = min(b.left+n, b.burst) }
+func (b *Budget) earn(n int) { b.left = min(b.left+n, b.most) }
 
 // flood is the end of a connection whose client sends too much of what.
 func flood(what string) *connError {

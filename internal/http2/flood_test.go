@@ -13,6 +13,7 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http2"
 )
 
 // flooded keeps what became of a flood in the record.
@@ -141,6 +142,20 @@ func TestFloods(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What a window full of DATA entitles to does not expire while the client does nothing: Go's asks for more in steps of 4 KiB, on
+// the stream and on the connection, and after a pause it does so for all that has come meanwhile.
+func TestUpdatesForAWindow(t *testing.T) {
+	const frames = 64 << 20 / (16 << 10)
+	for _, tc := range []struct {
+		frames, updates int
+		want            bool
+	}{{frames, 8 * frames, true}, {frames, 8*frames + 1200, false}, {1 << 20, 8 << 20, false}, {0, 1000, true}, {0, 1200, false}} {
+		if got := http2.Bears(tc.frames, tc.updates); got != tc.want {
+			t.Errorf("%d updates for %d frames: %v", tc.updates, tc.frames, got)
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func (l *link) init(clock *conn.Clock, info *conn.Info, w *wire) {
 	l.clock, l.info, l.wire = clock, info, w
 	l.wakeWriter = make(chan struct{}, 1)
 	l.sendWindow, l.firstWindow, l.receive = firstConnWindow, firstConnWindow, connWindow
-	l.updates = NewBudget(updateBurst, updateRate)
+	l.updates = updateBudget()
 	l.wait.Bind(clock)
 	l.stall.Bind(clock)
 }
