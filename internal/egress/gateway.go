@@ -197,7 +197,7 @@ func (g *Gateway) Serve(x *exchange.Exchange) error {
 		return refusal(v)
 	}
 	defer t.leave()
-	down, err := accept(x)
+	down, err := x.AcceptTunnel()
 	if err != nil {
 		return err
 	}
@@ -266,18 +266,4 @@ func refusal(v Verdict) *exchange.Error {
 	e := exchange.Reject(v.Status, code, text)
 	e.Err = fmt.Errorf("%s: %s", v.Reason, v.Detail)
 	return e
-}
-
-// accept answers a CONNECT with 200 and takes the tunnel over.
-func accept(x *exchange.Exchange) (conn.Conn, error) {
-	x.Response.Status, x.Response.ContentLength = 200, -1
-	if err := x.Send(nil, true); err != nil {
-		return nil, err
-	}
-	down, err := x.Down.Takeover()
-	if err != nil {
-		return nil, err
-	}
-	x.Record.Outcome = exchange.OutcomeUpgraded
-	return down, nil
 }

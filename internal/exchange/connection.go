@@ -27,6 +27,21 @@ func (x *Exchange) Upgraded() {
 	}
 }
 
+// AcceptTunnel answers a CONNECT with 200 and takes what it has opened over: the commit point. What a backend would have to say
+// stays unsaid. The outcome is that of an upgrade, unless an error ends it.
+func (x *Exchange) AcceptTunnel() (conn.Conn, error) {
+	x.Response.Status, x.Response.ContentLength = 200, -1
+	if err := x.Send(nil, true); err != nil {
+		return nil, err
+	}
+	down, err := x.Down.Takeover()
+	if err != nil {
+		return nil, err
+	}
+	x.Record.Outcome = OutcomeUpgraded
+	return down, nil
+}
+
 // Connected tells that bytes move both ways from now on: the commit point of a connection, and of a session its first
 // answer, after which an error ends a stream.
 func (x *Exchange) Connected() {

@@ -28,21 +28,6 @@ func target(x *exchange.Exchange) (exchange.Authority, error) {
 	return to, nil
 }
 
-// accept answers a CONNECT with 200 and takes the tunnel over: the commit point. What a backend would have to say stays
-// unsaid.
-func accept(x *exchange.Exchange) (conn.Conn, error) {
-	x.Response.Status, x.Response.ContentLength = 200, -1
-	if err := x.Send(nil, true); err != nil {
-		return nil, err
-	}
-	down, err := x.Down.Takeover()
-	if err != nil {
-		return nil, err
-	}
-	x.Record.Outcome = exchange.OutcomeUpgraded // unless an error ends it
-	return down, nil
-}
-
 // TunnelBackends leads CONNECTs to the backends of a service, whatever destination they ask for.
 type TunnelBackends struct{ tcp *TCP }
 
@@ -60,7 +45,7 @@ func (t *TunnelBackends) Serve(x *exchange.Exchange) error {
 		return err
 	}
 	defer s.up.Release(false)
-	down, err := accept(x)
+	down, err := x.AcceptTunnel()
 	if err != nil {
 		return err
 	}
@@ -94,7 +79,7 @@ func (t *TunnelDestinations) Serve(x *exchange.Exchange) error {
 	}
 	x.Record.AddAttempt(a)
 	defer func() { _ = up.Close() }()
-	down, err := accept(x)
+	down, err := x.AcceptTunnel()
 	if err != nil {
 		return err
 	}
@@ -162,7 +147,7 @@ func (r *Reentry) Serve(x *exchange.Exchange) error {
 	if r.purpose != nil {
 		purpose = r.purpose(x)
 	}
-	down, err := accept(x)
+	down, err := x.AcceptTunnel()
 	if err != nil {
 		return err
 	}
