@@ -30,6 +30,15 @@ type Refuser interface {
 	Refuse(x *Exchange, err *Error)
 }
 
+// Refuse lets a handler see a request that its engine refuses, so that it is recorded like every other.
+func Refuse(h Handler, x *Exchange, err *Error) {
+	if r, ok := h.(Refuser); ok {
+		r.Refuse(x, err)
+		return
+	}
+	x.Fail(err)
+}
+
 // HandlerFunc is a function as Handler.
 type HandlerFunc func(x *Exchange) error
 

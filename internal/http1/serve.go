@@ -31,7 +31,7 @@ func (c *serverConn) serveOne() {
 	if err := c.precheck(x); err != nil {
 		x.Response.Close = true
 		err.Close = true
-		c.handleError(x, err)
+		exchange.Refuse(c.set.Handler, x, err)
 		return
 	}
 	if err := c.set.Handler.Serve(x); err != nil {
@@ -45,15 +45,6 @@ func (c *serverConn) fit() {
 	fits := append([]byte(nil), c.in[c.r:c.w]...)
 	c.freeIn()
 	c.in, c.r, c.w = fits, 0, len(fits)
-}
-
-// handleError lets the handler see a request that the engine refuses, so that it is recorded like every other.
-func (c *serverConn) handleError(x *exchange.Exchange, err *exchange.Error) {
-	if r, ok := c.set.Handler.(exchange.Refuser); ok {
-		r.Refuse(x, err)
-		return
-	}
-	x.Fail(err)
 }
 
 // precheck refuses what is refused before routing.
@@ -234,7 +225,7 @@ func (c *serverConn) refuseHead(err *exchange.Error) {
 	x.Begin(c, &c.guard, c.c.Info(), time.Now())
 	c.seq.Add(1)
 	c.phase.Store(phaseServing)
-	c.handleError(x, err)
+	exchange.Refuse(c.set.Handler, x, err)
 	for !c.phase.CompareAndSwap(phaseServing, phaseIdle) {
 		runtime.Gosched()
 	}

@@ -77,20 +77,11 @@ func (st *stream) serve() (sound bool) {
 		st.refused = precheck(&st.x.Request, st.c.set.Connect)
 	}
 	if st.refused != nil {
-		st.refuse(st.refused)
+		exchange.Refuse(st.set.Handler, &st.x, st.refused)
 	} else if err := st.set.Handler.Serve(&st.x); err != nil {
 		st.x.Fail(err)
 	}
 	return true
-}
-
-// refuse lets the handler see a request that the engine refuses, so that it is recorded like every other.
-func (st *stream) refuse(err *exchange.Error) {
-	if r, ok := st.set.Handler.(exchange.Refuser); ok {
-		r.Refuse(&st.x, err)
-		return
-	}
-	st.x.Fail(err)
 }
 
 // precheck refuses what is refused before routing.
