@@ -1,21 +1,19 @@
 package http3
 
 import (
-	"errors"
 	"net/http"
-	"os"
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http2"
 )
 
 // response follows what has been sent of the answer under way.
 type response struct {
-	bodiless bool  // the status or method allows no body
-	rest     int64 // bytes left of a body with a length; -1 it has none
-	done     bool  // everything has been sent
-	err      error
-	scratch  []byte // frames on their way
+	length  http2.BodyLength
+	done    bool // everything has been sent
+	err     error
+	scratch []byte // frames on their way
 }
 
 const (
@@ -65,51 +63,21 @@ func (st *stream) SendHead(x *exchange.Exchange, body []byte, last bool) error {
 		return r.err
 	}
 	if status := x.Response.Status; status < 200 || status > 999 {
-		r.err = badResponse("status " + strconv.Itoa(status) + " cannot end an exchange on HTTP/3")
+		r.err = http2.BadResponse("status " + strconv.Itoa(status) + " cannot end an exchange on HTTP/3")
 		return r.err
 	}
-	length := st.frame(x, len(body), last)
-	if err := r.account(&body, last); err != nil {
-		return err
+	told := r.length.Begin(x, false, len(body), last)
+	if r.err = r.length.Take(&body, last); r.err != nil {
+		return r.err
 	}
 	if x.Response.Close || st.c.ending() {
 		st.c.announce()
 	}
 	st.writing.Lock()
 	defer st.writing.Unlock()
-	r.scratch = appendHead(r.scratch[:0], x.Response.Status, &x.Response.Fields, length)
+	r.scratch = appendHead(r.scratch[:0], x.Response.Status, &x.Response.Fields, told)
 	st.headSent = true
 	return st.sendRest(x, body, last)
-}
-
-// frame decides on the length of the body, and returns what is told of it; -1 nothing.
-func (st *stream) frame(x *exchange.Exchange, body int, last bool) int64 {
-	r, status := &st.resp, x.Response.Status
-	r.bodiless = status == http.StatusNoContent || status == http.StatusNotModified || string(x.Request.Method) == "HEAD"
-	r.rest = x.Response.ContentLength
-	if r.rest < 0 && last && !r.bodiless && x.Response.Trailers.Len() == 0 {
-		r.rest = int64(body)
-	}
-	// RFC 9110 §8.6 has none on 204 and leaves 304 the choice.
-	if status == http.StatusNoContent || status == http.StatusNotModified {
-		return -1
-	}
-	return r.rest
-}
-
-// account counts body bytes against the length, and takes those away that may not be sent.
-func (r *response) account(body *[]byte, last bool) error {
-	switch n := int64(len(*body)); {
-	case r.bodiless:
-		*body = nil
-	case r.rest >= 0:
-		if n > r.rest || last && n < r.rest {
-			r.err = badResponse("body length differs from Content-Length")
-			return r.err
-		}
-		r.rest -= n
-	}
-	return nil
 }
 
 // SendBody sends body bytes.
@@ -118,8 +86,8 @@ func (st *stream) SendBody(x *exchange.Exchange, body []byte, last bool) error {
 	if r.err != nil {
 		return r.err
 	}
-	if err := r.account(&body, last); err != nil {
-		return err
+	if r.err = r.length.Take(&body, last); r.err != nil {
+		return r.err
 	}
 	st.writing.Lock()
 	defer st.writing.Unlock()
@@ -131,7 +99,7 @@ func (st *stream) SendBody(x *exchange.Exchange, body []byte, last bool) error {
 func (st *stream) sendRest(x *exchange.Exchange, body []byte, last bool) error {
 	r := &st.resp
 	ok := st.sendFramed(body)
-	if ok && last && !r.bodiless && x.Response.Trailers.Len() > 0 {
+	if ok && last && !r.length.Bodiless && x.Response.Trailers.Len() > 0 {
 		r.scratch = appendFields(r.scratch[:0], &x.Response.Trailers)
 		ok = st.put(r.scratch)
 	}
@@ -197,24 +165,6 @@ func (st *stream) settled(ok bool) error {
 	if ok {
 		return nil
 	}
-	e := &exchange.Error{Status: 503, Code: exchange.CodeClientGone, Public: "Client gone", Outcome: exchange.OutcomeDisconnected}
-	switch {
-	case st.timedOut.Load():
-		e.Code, e.Public, e.Outcome, e.Limit = exchange.CodeWriteTimeout, "Write timeout", exchange.OutcomeAborted, "write_idle_timeout"
-		e.Err = os.ErrDeadlineExceeded
-	case st.c.forced.Load():
-		e.Code, e.Public, e.Outcome, e.Err = exchange.CodeDraining, "Gateway shutting down", exchange.OutcomeDrained, exchange.ErrForced
-	default:
-		e.Err = exchange.ErrDeparted
-	}
-	st.resp.err = e
-	return e
-}
-
-// badResponse is a response that cannot be sent as it was handed over.
-func badResponse(why string) error {
-	return &exchange.Error{
-		Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
-		Err: errors.New(why),
-	}
+	st.resp.err = http2.Undelivered(st.timedOut.Load(), st.c.forced.Load())
+	return st.resp.err
 }
