@@ -13,7 +13,6 @@ import (
 // it. Safe for concurrent use.
 type identities struct {
 	limit config.RateLimit
-	refs  int // guarded by Limits.mu
 
 	mu    sync.Mutex // guards the rest
 	kept  map[string]*bucket

@@ -14,10 +14,10 @@ import (
 // three does not fill them up again, and the numbers of open connections, by router and name, so that a changed limit
 // knows what is open. Lives as long as the process.
 type Limits struct {
-	mu      sync.Mutex // guards the maps and the refs in them
-	buckets map[limitKey]*bucket
-	apart   map[limitKey]*identities
-	counts  map[countKey]*count
+	mu      sync.Mutex // guards the rest
+	buckets referred[limitKey, *bucket]
+	apart   referred[limitKey, *identities]
+	counts  referred[countKey, *count]
 }
 
 type limitKey struct {
@@ -28,14 +28,39 @@ type limitKey struct {
 type countKey struct{ router, name string }
 
 // count is how many connections are open.
-type count struct {
-	atomic.Int64
-	refs int // guarded by Limits.mu
+type count struct{ atomic.Int64 }
+
+// referred are values that are kept for as long as somebody refers to them.
+type referred[K comparable, V any] map[K]*reference[V]
+
+type reference[V any] struct {
+	value V
+	n     int
+}
+
+// take returns the value of k, which make makes if nobody refers to it yet, with a reference.
+func (r referred[K, V]) take(k K, make func() V) V {
+	have := r[k]
+	if have == nil {
+		have = &reference[V]{value: make()}
+		r[k] = have
+	}
+	have.n++
+	return have.value
+}
+
+// drop gives a reference back.
+func (r referred[K, V]) drop(k K) {
+	if have := r[k]; have.n > 1 {
+		have.n--
+		return
+	}
+	delete(r, k)
 }
 
 // NewLimits returns an empty set.
 func NewLimits() *Limits {
-	return &Limits{buckets: make(map[limitKey]*bucket), apart: make(map[limitKey]*identities), counts: make(map[countKey]*count)}
+	return &Limits{buckets: referred[limitKey, *bucket]{}, apart: referred[limitKey, *identities]{}, counts: referred[countKey, *count]{}}
 }
 
 // Len is the number of limits and counts that some generation refers to.
@@ -47,9 +72,8 @@ func (l *Limits) Len() int {
 
 // Scope is the references of one generation to buckets and counts.
 type Scope struct {
-	limits  *Limits
-	held    []limitKey // guarded by limits.mu
-	counted []countKey // guarded by limits.mu
+	limits *Limits
+	held   []func() // each gives one back; guarded by limits.mu
 }
 
 // Scope returns a new, empty scope. Its generation closes it when its last exchange has ended.
@@ -57,77 +81,35 @@ func (l *Limits) Scope() *Scope { return &Scope{limits: l} }
 
 // Close gives the references back; what no other generation refers to is dropped. Idempotent.
 func (s *Scope) Close() {
-	l := s.limits
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, k := range s.held {
-		if k.limit.Per == config.PerIdentity {
-			i := l.apart[k]
-			if i.refs--; i.refs == 0 {
-				delete(l.apart, k)
-			}
-			continue
-		}
-		b := l.buckets[k]
-		if b.refs--; b.refs == 0 {
-			delete(l.buckets, k)
-		}
+	s.limits.mu.Lock()
+	defer s.limits.mu.Unlock()
+	for _, drop := range s.held {
+		drop()
 	}
-	for _, k := range s.counted {
-		c := l.counts[k]
-		if c.refs--; c.refs == 0 {
-			delete(l.counts, k)
-		}
-	}
-	s.held, s.counted = nil, nil
+	s.held = nil
 }
 
-// count returns the number of open connections of a router's middleware, with a reference that the scope holds.
+// hold takes a reference that the scope gives back.
+func hold[K comparable, V any](s *Scope, of referred[K, V], k K, make func() V) V {
+	s.limits.mu.Lock()
+	defer s.limits.mu.Unlock()
+	s.held = append(s.held, func() { of.drop(k) })
+	return of.take(k, make)
+}
+
+// count returns the number of open connections of a router's middleware.
 func (s *Scope) count(router, name string) *count {
-	l := s.limits
-	k := countKey{router, name}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.counts[k]
-	if c == nil {
-		c = &count{}
-		l.counts[k] = c
-	}
-	c.refs++
-	s.counted = append(s.counted, k)
-	return c
+	return hold(s, s.limits.counts, countKey{router, name}, func() *count { return &count{} })
 }
 
-// bucket returns the bucket of a router's middleware, with a reference that the scope holds.
+// bucket returns the bucket of a router's middleware.
 func (s *Scope) bucket(router, name string, limit config.RateLimit) *bucket {
-	l := s.limits
-	k := limitKey{router, name, limit}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.buckets[k]
-	if b == nil {
-		b = newBucket(limit, time.Now())
-		l.buckets[k] = b
-	}
-	b.refs++
-	s.held = append(s.held, k)
-	return b
+	return hold(s, s.limits.buckets, limitKey{router, name, limit}, func() *bucket { return newBucket(limit, time.Now()) })
 }
 
-// identities returns the buckets of a router's middleware, with a reference that the scope holds.
+// identities returns the buckets of a router's middleware, one for each client.
 func (s *Scope) identities(router, name string, limit config.RateLimit) *identities {
-	l := s.limits
-	k := limitKey{router, name, limit}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := l.apart[k]
-	if i == nil {
-		i = newIdentities(limit)
-		l.apart[k] = i
-	}
-	i.refs++
-	s.held = append(s.held, k)
-	return i
+	return hold(s, s.limits.apart, limitKey{router, name, limit}, func() *identities { return newIdentities(limit) })
 }
 
 // longest bounds how far a bucket counts: beyond it (146 years) sums of two would overflow.
@@ -141,7 +123,6 @@ type bucket struct {
 	drip  int64 // nanoseconds a token takes to drip in; 0 none drips in
 	depth int64 // nanoseconds the whole bucket takes; tokens in it when none drips in
 	full  atomic.Int64
-	refs  int // guarded by Limits.mu
 }
 
 func newBucket(c config.RateLimit, now time.Time) *bucket {
