@@ -189,11 +189,11 @@ func openStore(ctx context.Context, o AteapiOptions) (store.Store, error) {
 }
 
 func (a *Ateapi) serverOptions(hosts *control.Hosts, log *slog.Logger) (control.ServerOptions, error) {
-	own, err := mutual.OpenCredential(a.hub.Path("ateapi/"+serviceMount, cert.CredentialFile))
+	own, err := mutual.OpenCredential(a.hub.Path("ateapi/"+ServiceMount, cert.CredentialFile))
 	if err != nil {
 		return control.ServerOptions{}, err
 	}
-	peers, err := mutual.OpenTrust(a.hub.Path("ateapi/"+identityMount, cert.TrustFile))
+	peers, err := mutual.OpenTrust(a.hub.Path("ateapi/"+IdentityMount, cert.TrustFile))
 	if err != nil {
 		return control.ServerOptions{}, err
 	}

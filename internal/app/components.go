@@ -27,9 +27,9 @@ const (
 	// OriginsMount is the directory with the certificate of the origins of a development network.
 	OriginsMount = "origins"
 
-	// serviceMount and identityMount are directories of a component, by the authorities that sign what is in them.
-	serviceMount  = "servicedns.podcert.ate.dev"
-	identityMount = "podidentity.podcert.ate.dev"
+	// ServiceMount and IdentityMount are directories of a component, by the authorities that sign what is in them.
+	ServiceMount  = "servicedns.podcert.ate.dev"
+	IdentityMount = "podidentity.podcert.ate.dev"
 )
 
 // Identities of the components.
@@ -56,21 +56,21 @@ func ComponentDir(dataDir, component string) string {
 func mountComponents(h *cert.Hub, o AteapiOptions) error {
 	serves := func(component string, names ...string) cert.Mount {
 		l := cert.ServiceLeaf(append(names, "localhost")...)
-		return cert.Mount{Dir: component + "/" + serviceMount, Authority: cert.ServiceAuthority, Leaf: &l}
+		return cert.Mount{Dir: component + "/" + ServiceMount, Authority: cert.ServiceAuthority, Leaf: &l}
 	}
 	is := func(component, id string, serves bool) cert.Mount {
 		l := cert.WorkloadLeaf(id, serves)
-		return cert.Mount{Dir: component + "/" + identityMount, Authority: cert.WorkloadAuthority, Leaf: &l}
+		return cert.Mount{Dir: component + "/" + IdentityMount, Authority: cert.WorkloadAuthority, Leaf: &l}
 	}
 	trusts := func(dir, authority, file string) cert.Mount {
 		return cert.Mount{Dir: dir, Authority: authority, Trust: file}
 	}
 	mounts := []cert.Mount{
-		serves("ateapi", AteapiName), trusts("ateapi/"+identityMount, cert.WorkloadAuthority, ""),
+		serves("ateapi", AteapiName), trusts("ateapi/"+IdentityMount, cert.WorkloadAuthority, ""),
 		serves("router", RouterName), is("router", RouterID, false),
 		egressMount(serves("egress", EgressName), o.EgressGateway), is("egress", EgressID, false),
 		trusts("egress/actor-id-ca-certs", cert.ActorAuthority, "ca.crt"), trusts("egress/origins", cert.OriginAuthority, ""),
-		is("admin", AdminID, false), trusts("admin/"+serviceMount, cert.ServiceAuthority, ""),
+		is("admin", AdminID, false), trusts("admin/"+ServiceMount, cert.ServiceAuthority, ""),
 	}
 	if len(o.Origins) > 0 {
 		l := cert.ServiceLeaf(o.Origins...)
@@ -81,7 +81,7 @@ func mountComponents(h *cert.Hub, o AteapiOptions) error {
 			return fmt.Errorf("%.80q is no name of a worker", name)
 		}
 		component := "worker-" + name
-		mounts = append(mounts, is(component, WorkerID(name), true), trusts(component+"/"+serviceMount, cert.ServiceAuthority, ""),
+		mounts = append(mounts, is(component, WorkerID(name), true), trusts(component+"/"+ServiceMount, cert.ServiceAuthority, ""),
 			trusts(component+"/egress-mitm.ate.dev", cert.InterceptionAuthority, ""))
 	}
 	for _, m := range mounts {
@@ -118,7 +118,7 @@ type ControlOptions struct {
 // DialControl makes a client of a control plane, as openControl does.
 func DialControl(o ControlOptions) (*control.Client, error) {
 	return openControl(config.ControlPlane{
-		Address: o.Address, ServerName: o.ServerName, CredentialFile: filepath.Join(o.Credentials, identityMount, cert.CredentialFile),
-		CAFile: filepath.Join(o.Credentials, serviceMount, cert.TrustFile),
+		Address: o.Address, ServerName: o.ServerName, CredentialFile: filepath.Join(o.Credentials, IdentityMount, cert.CredentialFile),
+		CAFile: filepath.Join(o.Credentials, ServiceMount, cert.TrustFile),
 	})
 }

@@ -82,7 +82,7 @@ func (o RouterOptions) Config() (string, error) {
 
 // DefaultRouterOptions are what flags say that are not given.
 func DefaultRouterOptions() RouterOptions {
-	const identity, service = "/run/" + identityMount + "/", "/run/" + serviceMount + "/"
+	const identity, service = "/run/" + IdentityMount + "/", "/run/" + ServiceMount + "/"
 	return RouterOptions{
 		HTTPSPort: 8443, ConnectPort: 8444, ServingCert: service + "credential-bundle.pem", ClientCA: identity + "trust-bundle.pem",
 		Ateapi: "api.ate-system.svc:443", AteapiCert: identity + "credential-bundle.pem", AteapiCA: service + "trust-bundle.pem",

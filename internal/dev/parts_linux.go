@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -140,7 +141,7 @@ func (s *supervisor) startOrigins(context.Context) error {
 // egressConfig is what an operator would write.
 func (s *supervisor) egressConfig() string {
 	at := s.component("egress")
-	own := at + "/servicedns.podcert.ate.dev/" + cert.CredentialFile
+	own := filepath.Join(at, app.ServiceMount, cert.CredentialFile)
 	return fmt.Sprintf(`entrypoints "egress" {
   address  = %q
   protocol = "connect"
@@ -170,7 +171,7 @@ management {
   allowed_ips = []
 }
 `, egressHost.at(egressPort), own, at+"/actor-id-ca-certs/ca.crt", ateapiHost.at(ateapiPort), app.AteapiName,
-		at+"/podidentity.podcert.ate.dev/"+cert.CredentialFile, at+"/servicedns.podcert.ate.dev/"+cert.TrustFile, s.minter(),
+		filepath.Join(at, app.IdentityMount, cert.CredentialFile), filepath.Join(at, app.ServiceMount, cert.TrustFile), s.minter(),
 		s.path("origins"), at+"/origins/"+cert.TrustFile, s.auditLog(), egressHost.at(managementPort))
 }
 
@@ -219,15 +220,15 @@ func (s *supervisor) healthy(ctx context.Context) error {
 
 func (s *supervisor) startRouter(ctx context.Context) error {
 	at := s.component("router")
-	own, trust := at+"/podidentity.podcert.ate.dev/"+cert.CredentialFile, at+"/podidentity.podcert.ate.dev/"+cert.TrustFile
+	own, trust := filepath.Join(at, app.IdentityMount, cert.CredentialFile), filepath.Join(at, app.IdentityMount, cert.TrustFile)
 	p := program{
 		name: routerPart, in: s.hosts[routerHost.name], path: s.Self, leaves: firstLeave,
 		args: []string{
 			"router", "--mode=ingress", "--port-https", strconv.Itoa(routerPort), "--port-connect-tls", strconv.Itoa(connectPort),
-			"--envoy-cert-path", at + "/servicedns.podcert.ate.dev/" + cert.CredentialFile, "--ingress-client-ca-file", trust,
+			"--envoy-cert-path", filepath.Join(at, app.ServiceMount, cert.CredentialFile), "--ingress-client-ca-file", trust,
 			"--ingress-allowed-spiffe-ids", app.AdminID,
 			"--ateapi-address", ateapiHost.at(ateapiPort).String(), "--ateapi-server-name", app.AteapiName,
-			"--ateapi-client-cert", own, "--ateapi-ca-file", at + "/servicedns.podcert.ate.dev/" + cert.TrustFile,
+			"--ateapi-client-cert", own, "--ateapi-ca-file", filepath.Join(at, app.ServiceMount, cert.TrustFile),
 			"--upstream-credential-bundle", own, "--upstream-trust-bundle", trust,
 			"--drain-delay", "0s",
 		},

@@ -12,7 +12,10 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/app"
 
 	"github.com/sluice-proxy/sluice/internal/mutual"
 
@@ -150,11 +153,11 @@ func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisec
 
 // operator is a client of the router with the admin's certificate.
 func (t *tour) operator() (*http.Client, error) {
-	own, err := mutual.OpenCredential(t.component("admin") + "/podidentity.podcert.ate.dev/" + cert.CredentialFile)
+	own, err := mutual.OpenCredential(filepath.Join(t.component("admin"), app.IdentityMount, cert.CredentialFile))
 	if err != nil {
 		return nil, err
 	}
-	trust, err := mutual.OpenTrust(t.component("admin") + "/servicedns.podcert.ate.dev/" + cert.TrustFile)
+	trust, err := mutual.OpenTrust(filepath.Join(t.component("admin"), app.ServiceMount, cert.TrustFile))
 	if err != nil {
 		return nil, err
 	}
@@ -270,12 +273,12 @@ func (t *tour) workerNumber(a actor.Actor) (int, error) {
 
 // tunnelStatus opens a tunnel to an actor at a worker, as the router does, and returns what the worker says.
 func (t *tour) tunnelStatus(ctx context.Context, worker host, ref actor.Ref) (resp *http.Response, err error) {
-	at := t.component("router") + "/podidentity.podcert.ate.dev/"
-	own, err := mutual.OpenCredential(at + cert.CredentialFile)
+	at := filepath.Join(t.component("router"), app.IdentityMount)
+	own, err := mutual.OpenCredential(filepath.Join(at, cert.CredentialFile))
 	if err != nil {
 		return nil, err
 	}
-	trust, err := mutual.OpenTrust(at + cert.TrustFile)
+	trust, err := mutual.OpenTrust(filepath.Join(at, cert.TrustFile))
 	if err != nil {
 		return nil, err
 	}

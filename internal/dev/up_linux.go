@@ -7,6 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/cert"
 )
 
 // Up makes a development network, says what to try, and serves until ctx ends or somebody calls Down. Then it drains, and
@@ -57,8 +60,8 @@ func (s *supervisor) greeting() string {
 Logs are in %[1]s; %[2]s has every decision about what actors reach.
 
 Ask an actor, which wakes up for it:
-  curl --cacert %[3]s/servicedns.podcert.ate.dev/trust-bundle.pem \
-    --cert %[3]s/podidentity.podcert.ate.dev/credential-bundle.pem \
+  curl --cacert %[15]s \
+    --cert %[16]s \
     -H 'ate-target-actor: %[4]s' https://localhost:%[5]s/
 
 Have it reach out, as itself (add -d to the command above, and the path /run):
@@ -74,7 +77,8 @@ Look at it, and change it:
 Ctrl-C, or sluice dev down %[10]s, drains and removes everything. After kill -9: sluice dev clean %[10]s
 
 `, s.logs(), s.auditLog(), admin, demoActor, portOf(s.forwarded(routerPart)), apiName, evilName, s.auditLog(), s.forwarded(ateapiPart), s.named(),
-		managementToken, s.path("token"), s.management(), s.found())
+		managementToken, s.path("token"), s.management(), s.found(),
+		filepath.Join(admin, app.ServiceMount, cert.TrustFile), filepath.Join(admin, app.IdentityMount, cert.CredentialFile))
 	return b.String()
 }
 

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/control"
 )
@@ -49,9 +51,9 @@ func (s *supervisor) startWorker(ctx context.Context, n int) error {
 		args: []string{
 			"run", "--run", s.Run, "--orders", s.orders(h.name), "--slots", strconv.Itoa(s.Slots), "--broker", s.broker(h.name),
 			"--atunnel-connect-listen-address", h.at(workerPort).String(),
-			"--atunnel-credential-bundle", at + "/podidentity.podcert.ate.dev/" + cert.CredentialFile,
-			"--atunnel-trust-bundle", at + "/podidentity.podcert.ate.dev/" + cert.TrustFile,
-			"--egress-gateway", egressHost.at(egressPort).String(), "--atunnel-egress-trust-bundle", at + "/servicedns.podcert.ate.dev/" + cert.TrustFile,
+			"--atunnel-credential-bundle", filepath.Join(at, app.IdentityMount, cert.CredentialFile),
+			"--atunnel-trust-bundle", filepath.Join(at, app.IdentityMount, cert.TrustFile),
+			"--egress-gateway", egressHost.at(egressPort).String(), "--atunnel-egress-trust-bundle", filepath.Join(at, app.ServiceMount, cert.TrustFile),
 		},
 	}
 	return s.launch(ctx, p, func(ctx context.Context) error { // it listens for tunnels before it takes orders
