@@ -17,7 +17,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -180,20 +179,7 @@ func (s *site) becomes(name string, want actor.State) (a actor.Actor) {
 }
 
 // workerBinary builds the worker once.
-var workerBinary = sync.OnceValues(func() (string, error) {
-	root, err := gatewaytest.RepositoryRoot()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(root, ".cache", "atelet", "sluice-worker")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/sluice-worker")
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
+var workerBinary = sync.OnceValues(func() (string, error) { return gatewaytest.BuildWorker("atelet") })
 
 // host is a worker: its process and its agent.
 type host struct {

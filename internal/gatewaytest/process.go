@@ -35,6 +35,22 @@ func Build(folder, name, version string) (string, error) {
 	return path, nil
 }
 
+// BuildWorker compiles the worker into a folder of the repository's cache, and returns its path.
+func BuildWorker(folder string) (string, error) {
+	root, err := RepositoryRoot()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, ".cache", folder, "sluice-worker")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/sluice-worker")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the worker: %w\n%s", err, out)
+	}
+	return path, nil
+}
+
 // RaceBuild is the environment variable that asks Build for the race detector.
 const RaceBuild = "SLUICE_TEST_RACE"
 

@@ -174,20 +174,7 @@ func (s *site) serveGateway() {
 }
 
 // binary builds the worker once.
-var binary = sync.OnceValues(func() (string, error) {
-	root, err := gatewaytest.RepositoryRoot()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(root, ".cache", "netns", "sluice-worker")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/sluice-worker")
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
+var binary = sync.OnceValues(func() (string, error) { return gatewaytest.BuildWorker("netns") })
 
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
