@@ -12,10 +12,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/mutual"
-
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 // Names of parts, and of the forwards to them.
@@ -153,8 +152,8 @@ func (s *supervisor) egressConfig() string {
   }
   egress {
     control {
-      address     = %[4]q
-      server_name = %[5]q
+      address         = %[4]q
+      server_name     = %[5]q
       credential_file = %[6]q
       ca_file         = %[7]q
     }

@@ -15,12 +15,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/app"
-
-	"github.com/sluice-proxy/sluice/internal/mutual"
-
 	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 // Bounds of a tour.

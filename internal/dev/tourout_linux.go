@@ -16,11 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/mutual"
-
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cert"
 	"github.com/sluice-proxy/sluice/internal/egress"
+	"github.com/sluice-proxy/sluice/internal/mutual"
 )
 
 // curl asks for a page and prints the status alone.
