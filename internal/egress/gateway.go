@@ -52,30 +52,16 @@ type Options struct {
 // and limits of its own. It lives as long as its settings are in force, and then until its last tunnel has ended. Safe for
 // concurrent use.
 type Gateway struct {
-	entrypoint string
-	settings   config.Egress
-	tunnels    actor.Tunnels
-	roots      func() *x509.CertPool
-	actor      func(ctx context.Context, ref actor.Ref) (actor.Actor, error)
-	policies   actor.Source[Kept]
-	minter     cert.Minter
-	resolver   Resolver
-	network    service.Dialer
-	clock      *conn.Clock
-	forward    func(b *service.Balancer) exchange.Handler
-	route      func(x *exchange.Exchange, host string) error
-	serve      func(c conn.Conn, h exchange.Handler, two bool) error
-	audit      *Audit
-	log        *slog.Logger
-	key        leafKey
-	counts     counts
+	o       Options // Close is guarded by mu
+	tunnels actor.Tunnels
+	key     leafKey
+	counts  counts
 
 	mu      sync.Mutex // guards the rest
 	actors  map[string]*tenant
 	limits  map[string]*limits // of those and of actors that had tunnels a while ago
 	serving int                // CONNECTs that are being decided, and tunnels
 	retired bool
-	close   func()
 }
 
 // New makes a gateway.
@@ -85,9 +71,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("the key for intercepted names: %w", err)
 	}
 	return &Gateway{
-		entrypoint: o.Entrypoint, settings: o.Settings, tunnels: actor.Tunnels{Domain: o.Settings.TrustDomain}, roots: o.Roots, actor: o.Actor,
-		policies: o.Policies, minter: o.Minter, resolver: o.Resolver, network: o.Network, clock: o.Clock, forward: o.Forward, route: o.Route, serve: o.Serve,
-		audit: o.Audit, log: o.Log, key: key, actors: map[string]*tenant{}, limits: map[string]*limits{}, close: o.Close,
+		o: o, tunnels: actor.Tunnels{Domain: o.Settings.TrustDomain}, key: key, actors: map[string]*tenant{}, limits: map[string]*limits{},
 	}, nil
 }
 
@@ -107,8 +91,8 @@ func (g *Gateway) takeClose() func() {
 	if !g.retired || g.serving > 0 {
 		return nil
 	}
-	done := g.close
-	g.close = nil
+	done := g.o.Close
+	g.o.Close = nil
 	return done
 }
 
@@ -138,13 +122,13 @@ func (g *Gateway) Decisions(report func(leg Leg, r Reason, n uint64)) {
 }
 
 // AuditLost is how many lines of the audit log were lost.
-func (g *Gateway) AuditLost() uint64 { return g.audit.Lost() }
+func (g *Gateway) AuditLost() uint64 { return g.o.Audit.Lost() }
 
 // note writes a decision to the audit log and counts it.
 func (g *Gateway) note(r *Record) {
 	g.counts.add(r.Leg, r.Reason)
 	r.Duration = float64(time.Since(r.Time).Microseconds()) / 1000
-	g.audit.Write(r)
+	g.o.Audit.Write(r)
 }
 
 // newID is the name of a decision, 128 random bits.
@@ -204,7 +188,7 @@ func (g *Gateway) Serve(x *exchange.Exchange) error {
 	defer func() { _ = down.Close() }()
 	outer := x.Conn
 	inner := conn.NewInner(down, &conn.Info{
-		Entrypoint: g.entrypoint, Local: outer.Local, Remote: outer.Remote, Via: outer.Via, Identity: outer.Identity, Outer: outer, Target: o.Authority,
+		Entrypoint: g.o.Entrypoint, Local: outer.Local, Remote: outer.Remote, Via: outer.Via, Identity: outer.Identity, Outer: outer, Target: o.Authority,
 	})
 	if !t.open(inner) {
 		return nil
@@ -220,14 +204,14 @@ const actorWait = 4 * time.Second
 // admit decides about a tunnel, step after step: the next one is asked only when the last one has allowed. The tunnel counts as
 // open until it leaves.
 func (g *Gateway) admit(ctx context.Context, o Opening, r *Record) (*tunnel, Verdict) {
-	c, v := Identify(o, Believed{Roots: g.roots(), Tunnels: g.tunnels})
+	c, v := Identify(o, Believed{Roots: g.o.Roots(), Tunnels: g.tunnels})
 	r.Atespace, r.Actor = c.Ref.Atespace, c.Ref.Name
 	if !v.OK() {
 		return nil, v
 	}
 	r.Dialed = c.Dialed.String()
 	asking, cancel := context.WithTimeout(ctx, actorWait)
-	a, err := g.actor(asking, c.Ref)
+	a, err := g.o.Actor(asking, c.Ref)
 	cancel()
 	if v = AdmitActor(c.Ref, a, err); !v.OK() {
 		return nil, v
@@ -238,7 +222,7 @@ func (g *Gateway) admit(ctx context.Context, o Opening, r *Record) (*tunnel, Ver
 	}
 	t, ok := g.enter(c, a)
 	if !ok {
-		return nil, refuse(503, LimitTunnels, fmt.Sprintf("%d tunnels are open", g.settings.MaxTunnels))
+		return nil, refuse(503, LimitTunnels, fmt.Sprintf("%d tunnels are open", g.o.Settings.MaxTunnels))
 	}
 	t.worker = r.Worker
 	s := t.actor.standing(ctx)

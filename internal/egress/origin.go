@@ -119,9 +119,9 @@ const (
 
 // open makes the pool of an origin, of which every connection is dialed by dial.
 func (os *origins) open(k originKey) (*origin, error) {
-	s := &os.g.settings
+	s := &os.g.o.Settings
 	o := &origin{}
-	reg := service.NewRegistry(os.g.clock, func(ctx context.Context, _ string) (net.Conn, error) {
+	reg := service.NewRegistry(os.g.o.Clock, func(ctx context.Context, _ string) (net.Conn, error) {
 		return os.dial(ctx, k.host, k.port, &o.last)
 	}, nil)
 	authority := net.JoinHostPort(k.host.String(), strconv.Itoa(int(k.port)))
@@ -141,7 +141,7 @@ func (os *origins) open(k originKey) (*origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.backends, o.handler = b, os.g.forward(b)
+	o.backends, o.handler = b, os.g.o.Forward(b)
 	return o, nil
 }
 
@@ -150,16 +150,16 @@ func (os *origins) dial(ctx context.Context, h Host, port uint16, last *atomic.P
 	if !os.dials.take(time.Now()) {
 		return nil, errDials
 	}
-	s := &os.g.settings
+	s := &os.g.o.Settings
 	var found []netip.Addr
 	resolve := func(ctx context.Context, _ string) ([]netip.Addr, error) {
-		addrs, err := os.g.resolver.Resolve(ctx, h.Name())
+		addrs, err := os.g.o.Resolver.Resolve(ctx, h.Name())
 		found = addrs
 		return addrs, err
 	}
 	d := service.NewDestinations("egress", &config.Connect{
 		Ports: []int{int(port)}, Allow: s.AllowPrivate, Deny: s.DenyCIDRs, ConnectTimeout: s.ConnectTimeout,
-	}, resolve, os.g.network)
+	}, resolve, os.g.o.Network)
 	c, err := d.Dial(ctx, exchange.Authority{Host: h.Name(), Addr: h.Addr(), Port: port})
 	if err != nil {
 		if errors.Is(err, service.ErrDenied) && len(found) > 0 {

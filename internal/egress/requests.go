@@ -15,8 +15,8 @@ func (t *tunnel) requests(c conn.Conn, leg Leg, sni Host) {
 	}
 	h := &requests{t: t, leg: leg, sni: sni}
 	two := c.Info().TLS != nil && c.Info().TLS.NegotiatedProtocol == "h2"
-	if err := t.actor.g.serve(c, h, two); err != nil {
-		t.actor.g.log.Warn("egress: requests of a tunnel are not served", "actor", t.actor.ref, "error", err)
+	if err := t.actor.g.o.Serve(c, h, two); err != nil {
+		t.actor.g.o.Log.Warn("egress: requests of a tunnel are not served", "actor", t.actor.ref, "error", err)
 	}
 }
 
@@ -46,7 +46,7 @@ func (h *requests) Serve(x *exchange.Exchange) error {
 	d := &departure{requests: h, record: r, rules: s.Rules, host: v.Host}
 	x.Origin = d
 	x.OnHead(noAlternatives{})
-	if err := h.t.actor.g.route(x, v.Host.authority()); err != nil {
+	if err := h.t.actor.g.o.Route(x, v.Host.authority()); err != nil {
 		x.Fail(err)
 	}
 	return nil
@@ -70,7 +70,7 @@ func (h *requests) begin(x *exchange.Exchange) *Record {
 	r := h.t.record(h.leg)
 	r.SNI, r.Authority, r.Method, r.Path = h.sni.String(), clip(string(x.Request.Host)), clip(string(x.Request.Method)), clip(string(x.Request.Path))
 	x.SetRequestID([]byte(r.ID))
-	x.Record.Entrypoint = h.t.actor.g.entrypoint
+	x.Record.Entrypoint = h.t.actor.g.o.Entrypoint
 	return r
 }
 
@@ -97,7 +97,7 @@ func (h *requests) input(x *exchange.Exchange) Request {
 	host, _ := q.Fields.Known(exchange.FieldHost)
 	return Request{
 		Leg: h.leg, SNI: h.sni, Method: string(q.Method), Authority: string(q.Host), HostField: string(host), Port: h.t.dialed.Port(),
-		Upgrade: q.Upgrade != nil || upgrades(&q.Fields), Fronting: h.t.actor.g.settings.AllowFronting,
+		Upgrade: q.Upgrade != nil || upgrades(&q.Fields), Fronting: h.t.actor.g.o.Settings.AllowFronting,
 		Carries: func(name string) bool { _, ok := q.Fields.First(strings.ToLower(name)); return ok },
 	}
 }

@@ -62,10 +62,10 @@ func (g *Gateway) enter(c Claim, a actor.Actor) (*tunnel, bool) {
 		n = &tenant{g: g, ref: c.Ref, uid: a.UID, tunnels: map[*tunnel]struct{}{}}
 		l := g.limitsOf(a.UID)
 		n.origins = origins{g: g, dials: &l.dials, kept: map[originKey]*origin{}}
-		n.leaves = leaves{key: g.key, from: g.minter, minting: l.minting, kept: map[Host]*leaf{}}
+		n.leaves = leaves{key: g.key, from: g.o.Minter, minting: l.minting, kept: map[Host]*leaf{}}
 		g.actors[a.UID] = n
 	}
-	if len(n.tunnels) >= g.settings.MaxTunnels {
+	if len(n.tunnels) >= g.o.Settings.MaxTunnels {
 		return nil, false
 	}
 	t := &tunnel{actor: n, dialed: c.Dialed, since: time.Now(), leg: LegUnknown, rule: -1}
@@ -201,7 +201,7 @@ func (g *Gateway) Actors() (actors, tunnels int) {
 
 // standing is the actor's policy now, as old as the source of policies says at most. A version is compiled once.
 func (n *tenant) standing(ctx context.Context) Standing {
-	k, version, err := n.g.policies.Get(ctx, n.ref)
+	k, version, err := n.g.o.Policies.Get(ctx, n.ref)
 	key := policyKey{k.UID, version}
 	n.mu.Lock()
 	defer n.mu.Unlock()

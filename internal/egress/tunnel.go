@@ -88,7 +88,7 @@ func (t *tunnel) intercept(ctx context.Context, c conn.Conn, v Verdict, r *Recor
 		r.decided(v)
 		g.note(r)
 	}
-	if g.minter == nil {
+	if g.o.Minter == nil {
 		fail(MintFailed, errors.New("there is no minter_socket"))
 		return
 	}

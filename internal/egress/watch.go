@@ -33,7 +33,7 @@ func (g *Gateway) Watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case ref := <-g.policies.Changes():
+		case ref := <-g.o.Policies.Changes():
 			g.hurry(ref)
 		case now := <-tick.C:
 			for _, n := range g.due(now, watchCalls-len(room)) {
