@@ -3,7 +3,10 @@ package http3
 import (
 	"bufio"
 	"io"
+	"net"
 	"net/netip"
+
+	"golang.org/x/net/ipv4"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http2"
@@ -39,5 +42,19 @@ func AppendPassed(from netip.AddrPort, p []byte) []byte { return appendPassed(ni
 // ParsePassed is its inverse.
 func ParsePassed(b []byte) (from netip.AddrPort, p []byte, ok bool) { return parsePassed(b) }
 
-// Foreign tells whether a packet is of a connection of another process, whose ids begin with a tag.
-func Foreign(before [2]byte, p []byte) bool { return (&socket{before: []tag{before}}).foreign(p) }
+// OwnerOf opens what tells whose a packet is to tests.
+func OwnerOf(p []byte) ([2]byte, bool) { return ownerOf(p) }
+
+// Sift returns those of some packets that a process keeps whose own tag, and that of the one before it, are given.
+func Sift(own, before [2]byte, ceded bool, packets ...string) (kept []string) {
+	s := &socket{own: own, before: []tag{before}}
+	ms := make([]ipv4.Message, len(packets))
+	for i, p := range packets {
+		ms[i] = ipv4.Message{Buffers: [][]byte{make([]byte, maxPacket)}, N: len(p), Addr: &net.UDPAddr{}}
+		copy(ms[i].Buffers[0], p)
+	}
+	for _, m := range ms[:s.sift(ms, ceded)] {
+		kept = append(kept, string(m.Buffers[0][:m.N]))
+	}
+	return kept
+}

@@ -85,10 +85,11 @@ func FuzzPassed(f *testing.F) {
 	f.Add([]byte("packet"), []byte{192, 0, 2, 1}, uint16(443))
 	f.Fuzz(func(t *testing.T, p, ip []byte, port uint16) {
 		_, _, _ = http3.ParsePassed(p)
-		short := len(p) > 10 && p[0]&0x80 == 0 && p[1] == 'a' && p[2] == 'b'
-		long := len(p) >= 16 && p[0]&0x80 != 0 && p[5] == 10 && p[6] == 'a' && p[7] == 'b'
-		if got := http3.Foreign([2]byte{'a', 'b'}, p); got != (short || long) {
-			t.Errorf("%x is foreign: %t", p, got)
+		short := len(p) > 10 && p[0]&0x80 == 0
+		long := len(p) >= 16 && p[0]&0x80 != 0 && p[5] == 10
+		switch owner, known := http3.OwnerOf(p); {
+		case known != (short || long), short && string(owner[:]) != string(p[1:3]), long && string(owner[:]) != string(p[6:8]):
+			t.Errorf("%x is of %x, %t", p, owner, known)
 		}
 		addr, ok := netip.AddrFromSlice(ip)
 		if !ok {

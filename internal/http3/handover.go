@@ -183,8 +183,8 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 			}
 			return n, err
 		}
-		if s.pass != nil {
-			n = s.sift(ms[:n])
+		if ceded := s.ceded.Load(); ceded || s.pass != nil {
+			n = s.sift(ms[:n], ceded)
 		}
 		if n > 0 {
 			return n, nil
@@ -192,12 +192,17 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 	}
 }
 
-// sift passes packets of others back, and returns how many are left.
-func (s *socket) sift(ms []ipv4.Message) (kept int) {
+// sift passes packets of others back, and returns how many are left. A read that was under way when the socket was ceded may
+// find packets that begin connections: those are dropped, since they are the other process's, which gets them again.
+func (s *socket) sift(ms []ipv4.Message, ceded bool) (kept int) {
 	for i := range ms {
 		m := &ms[i]
-		if from, ok := m.Addr.(*net.UDPAddr); ok && s.foreign(m.Buffers[0][:m.N]) {
+		owner, known := ownerOf(m.Buffers[0][:m.N])
+		if from, ok := m.Addr.(*net.UDPAddr); ok && known && slices.Contains(s.before, owner) {
 			s.offer(from.AddrPort(), m.Buffers[0][:m.N])
+			continue
+		}
+		if ceded && !(known && owner == s.own) {
 			continue
 		}
 		if to := &ms[kept]; to != m { // only the content: a buffer belongs to its place
@@ -210,19 +215,17 @@ func (s *socket) sift(ms []ipv4.Message) (kept int) {
 	return kept
 }
 
-// foreign reports whether a packet is of a connection that one of the processes before has (RFC 8999 §5).
-func (s *socket) foreign(p []byte) bool {
+// ownerOf returns what the connection id of a packet begins with (RFC 8999 §5). A client chooses the first id itself: that
+// is no process's.
+func ownerOf(p []byte) (tag, bool) {
 	const long, idAt = 0x80, 6
-	var id []byte
 	switch {
 	case len(p) > idSize && p[0]&long == 0:
-		id = p[1 : 1+idSize]
+		return tag(p[1:]), true
 	case len(p) >= idAt+idSize && p[0]&long != 0 && p[idAt-1] == idSize:
-		id = p[idAt : idAt+idSize]
-	default:
-		return false
+		return tag(p[idAt:]), true
 	}
-	return slices.Contains(s.before, tag(id))
+	return tag{}, false
 }
 
 // offer queues a packet to be passed back, if there is room.
@@ -278,7 +281,7 @@ func (s *socket) readBack(ms []ipv4.Message) (int, error) {
 		if !ok {
 			continue
 		}
-		if s.foreign(p) { // of one before this one
+		if owner, known := ownerOf(p); known && slices.Contains(s.before, owner) {
 			s.offer(from, p)
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http3"
 )
 
 // pair is two ends that messages go through, as two processes have them.
@@ -106,6 +108,24 @@ func TestHandOver(t *testing.T) {
 		}
 	}
 	ask(three, "d", "third")
+}
+
+// A read that was under way when the socket was ceded may end with packets after it: those that begin connections are left to
+// the other process, which gets them again, and are not refused.
+func TestReadWhileCeding(t *testing.T) {
+	const rest = "12345678 and more"
+	packets := []string{
+		"\x40ab" + rest, "\xc0\x00\x00\x00\x01\x0aab" + rest, // its own
+		"\x40cd" + rest, "\xc0\x00\x00\x00\x01\x0acd" + rest, // of the process before
+		"\xc0\x00\x00\x00\x01\x0axy" + rest, "\xc0\x00\x00\x00\x01\x08ab" + rest, "\xc0", // of clients that begin
+	}
+	own, before := [2]byte{'a', 'b'}, [2]byte{'c', 'd'}
+	if got, want := http3.Sift(own, before, false, packets...), append(packets[:2:2], packets[4:]...); !slices.Equal(got, want) {
+		t.Errorf("before: %q", got)
+	}
+	if got := http3.Sift(own, before, true, packets...); !slices.Equal(got, packets[:2]) {
+		t.Errorf("after: %q", got)
+	}
 }
 
 // A process that takes over and does not come up leaves everything as it was, and the next one may.
