@@ -32,6 +32,8 @@ func act(args []string) {
 		fmt.Println("survived", e)
 	case "fill":
 		fmt.Println(fill(args[1]))
+	case "allocate":
+		fmt.Println(allocate())
 	case "spawn":
 		fmt.Println(spawn())
 	case "serve":
@@ -179,6 +181,24 @@ func fill(path string) string {
 		}
 	}
 	return "filled"
+}
+
+// allocate asks for room behind the end of its output and of a file of its own, in each way that leaves their sizes as they are.
+func allocate() string {
+	f, err := os.Create("/tmp/x")
+	if err != nil {
+		return word(err)
+	}
+	defer f.Close()
+	var said []string
+	for _, fd := range []int{1, int(f.Fd())} {
+		for _, mode := range []uint32{unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_ZERO_RANGE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_UNSHARE_RANGE} {
+			said = append(said, word(unix.Fallocate(fd, mode, 0, 256<<20)))
+		}
+	}
+	// What programs use it for stays: room within the bound, and giving room back.
+	return strings.Join(append(said, word(unix.Fallocate(int(f.Fd()), 0, 0, 4096)),
+		word(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, 4096))), " ")
 }
 
 // spawn starts processes until it cannot.

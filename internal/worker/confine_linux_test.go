@@ -203,6 +203,20 @@ func TestActorIsBounded(t *testing.T) {
 	}
 }
 
+// The bound of a file's size is none of the room that is kept for it beyond its end: by its output, which is on the machine's
+// disk, an actor would fill that.
+func TestActorKeepsNoRoomBeyondItsFiles(t *testing.T) {
+	p, out := program(t, "allocate")
+	text, how := inside(t, p, out)
+	if want := strings.Repeat("ENOTSUP ", 6) + "ok ok\n"; text != want || how != "exit status 0" {
+		t.Errorf("%q, ended by %s; want %q", text, how, want)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat(out.Name(), &st); err != nil || st.Blocks*512 > 1<<20 {
+		t.Errorf("the output has %d bytes on disk, %v", st.Blocks*512, err)
+	}
+}
+
 func TestProgramThatCannotStart(t *testing.T) {
 	r := newRun(t)
 	n := network(t, r, "a")
