@@ -76,6 +76,10 @@ func look(paths []string) map[string]string {
 		saw["links"] += fmt.Sprint(l.Name, addresses)
 	}
 	saw["fds"] = descriptors()
+	for name, what := range map[string]int{"core": unix.RLIMIT_CORE, "files": unix.RLIMIT_NOFILE, "size": unix.RLIMIT_FSIZE, "locked": unix.RLIMIT_MEMLOCK} {
+		var l unix.Rlimit
+		saw["limit "+name] = word(unix.Getrlimit(what, &l)) + fmt.Sprintf(" %d %d", l.Cur, l.Max)
+	}
 	for _, p := range paths {
 		_, err := os.Stat(p)
 		saw["stat "+p] = word(err)
