@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -251,13 +252,33 @@ func dial(network, to string) string {
 		network = "tcp"
 		d.SetMultipathTCP(true)
 	}
-	c, err := d.Dial(network, to)
+	if source, ok := strings.CutPrefix(network, "from "); ok { // an address, whosever it is, and a port, which others may have
+		network, d.LocalAddr = "tcp", net.TCPAddrFromAddrPort(netip.MustParseAddrPort(source))
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			})
+		}
+	}
+	if network == "to all" {
+		network = "udp"
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1) })
+		}
+	}
+	c, err := d.Dial(strings.Replace(network, "large", "udp", 1), to)
 	if err != nil {
 		return "dial " + kind(err)
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
-	if _, err := io.WriteString(c, "hello"); err != nil {
+	said := "hello"
+	if network == "large" {
+		said = strings.Repeat("fragments ", 5000)
+	}
+	if _, err := io.WriteString(c, said); err != nil {
 		return "write " + kind(err)
 	}
 	b := make([]byte, 64)
