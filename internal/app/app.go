@@ -38,7 +38,7 @@ type Options struct {
 	Version string
 	// Logger gets the process log; nil discards.
 	Logger *slog.Logger
-	// Stdout and Stderr are what the access log's outputs of these names stand for; nil is the process's own.
+	// Stdout and Stderr are what outputs of these names stand for in a configuration; nil is the process's own.
 	Stdout, Stderr *os.File
 	// LogDelay is how long a line of the access log may wait for others to be written with; 0 is a second.
 	LogDelay time.Duration
@@ -200,8 +200,8 @@ func (a *App) ReloadText(ctx context.Context, text string) error {
 	return a.submit(ctx, proposal{reason: "reload", sources: inline(text)})
 }
 
-// ReopenLogs opens the access log's file anew.
-func (a *App) ReopenLogs() error { return a.access.Reopen() }
+// ReopenLogs opens the files of the access log and of audit logs anew.
+func (a *App) ReopenLogs() error { return errors.Join(a.access.Reopen(), a.egress.reopenAudits()) }
 
 // Shutdown begins the drain and waits for its end, or for ctx; the drain goes on then.
 func (a *App) Shutdown(ctx context.Context) error {

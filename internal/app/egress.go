@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"reflect"
 	"sync"
 	"time"
@@ -44,6 +43,7 @@ type egressGateway struct {
 	settings config.Egress
 	served   config.Entrypoint // what requests inside are served with
 	refs     int
+	log      *auditFile
 	watching background
 }
 
@@ -212,6 +212,7 @@ func (a *App) egressOptions(g *egressGateway) (o egress.Options, policies *contr
 	if err != nil {
 		return o, nil, err
 	}
+	g.log = out
 	closers = append([]io.Closer{&g.watching, out}, closers...)
 	o = egress.Options{
 		Entrypoint: g.name, Settings: s, Roots: func() *x509.CertPool { return roots.Roots() }, Actor: client.GetActor, Policies: policies,
@@ -249,42 +250,4 @@ func (a *App) serveInside(g *egressGateway) func(c conn.Conn, h exchange.Handler
 		}, a.clock, h2.ServeConnWith)
 		return a.sockets.Within(g.name, c, h1.ServeConn)
 	}
-}
-
-// auditFile is an audit log that runs.
-type auditFile struct {
-	background
-	file io.Closer // nil: the process's own
-}
-
-// Close writes what waits and closes the file.
-func (f *auditFile) Close() error {
-	_ = f.background.Close() // has no error
-	if f.file != nil {
-		return f.file.Close()
-	}
-	return nil
-}
-
-// openAudit begins an audit log.
-func (a *App) openAudit(output string) (*egress.Audit, *auditFile, error) {
-	f := &auditFile{}
-	var out io.Writer
-	switch output {
-	case "stdout":
-		out = a.opts.Stdout
-	case "stderr":
-		out = a.opts.Stderr
-	default:
-		file, err := os.OpenFile(output, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, nil, fmt.Errorf("the audit log: %w", err)
-		}
-		out, f.file = file, file
-	}
-	audit := egress.NewAudit(out, a.log)
-	ctx, stop := context.WithCancel(context.Background())
-	f.stop = stop
-	f.run.Go(func() { audit.Run(ctx) })
-	return audit, f, nil
 }

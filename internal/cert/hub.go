@@ -35,8 +35,12 @@ const (
 	TrustFile      = "trust-bundle.pem"
 )
 
-// retryAfter is how long Run waits after a renewal that failed.
-const retryAfter = 5 * time.Second
+const (
+	// retryAfter is how long Run waits after a renewal that failed.
+	retryAfter = 5 * time.Second
+	// lookEvery is how often Run looks at the clock. Timers stand still while the machine sleeps, and know nothing of a clock that is set.
+	lookEvery = time.Minute
+)
 
 // ErrLocked is a directory that another hub has.
 var ErrLocked = errors.New("another process has it")
@@ -81,7 +85,15 @@ type Mount struct {
 type mounted struct {
 	Mount
 	credential *tls.Certificate // nil without a leaf
-	renew      time.Time
+	renew      time.Time        // by the wall clock, as certificates end
+}
+
+// due reports whether the certificate is to be renewed. One that has not begun was made when the clock was wrong.
+func (m *mounted) due(now time.Time) bool {
+	if m.credential != nil && now.Before(m.credential.Leaf.NotBefore) {
+		return true
+	}
+	return !m.renew.IsZero() && !m.renew.After(now)
 }
 
 // OpenHub reads the authorities from the hub's directory, or makes them. A directory has one hub at a time, over all
@@ -153,8 +165,7 @@ func (h *Hub) renew(m *mounted) error {
 			return fmt.Errorf("mounting %s: %w", m.Dir, err)
 		}
 		m.credential = c
-		now := time.Now()
-		m.renew = now.Add(c.Leaf.NotAfter.Sub(now) / 2)
+		m.renew = c.Leaf.NotAfter.Add(-time.Until(c.Leaf.NotAfter) / 2)
 	}
 	return h.write(m)
 }
@@ -262,12 +273,9 @@ func (h *Hub) wake() {
 func (h *Hub) renewDue() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now, next := time.Now(), time.Hour
+	now, next := time.Now(), lookEvery
 	for _, m := range h.mounts {
-		if m.renew.IsZero() {
-			continue
-		}
-		if !m.renew.After(now) {
+		if m.due(now) {
 			if err := h.renew(m); err != nil {
 				m.renew = now.Add(retryAfter)
 				h.log.Error("a mount could not be renewed; its files stay", "mount", m.Dir, "error", err)

@@ -219,7 +219,12 @@ func TestHubRefuses(t *testing.T) {
 // renewing runs a hub in dir whose one certificate lasts 10 minutes, and returns that as its owner reads it, and the
 // hub's end.
 func renewing(t *testing.T, dir string) (own *mutual.Credential, stop func() error) {
-	h := openHub(t, cert.HubOptions{Dir: dir})
+	own, _, stop = renewingHub(t, dir)
+	return own, stop
+}
+
+func renewingHub(t *testing.T, dir string) (own *mutual.Credential, h *cert.Hub, stop func() error) {
+	h = openHub(t, cert.HubOptions{Dir: dir})
 	short := cert.WorkloadLeaf(workerURI, true)
 	short.Life = 10 * time.Minute
 	mount(t, h, "worker", cert.WorkloadAuthority, short)
@@ -230,7 +235,7 @@ func renewing(t *testing.T, dir string) (own *mutual.Credential, stop func() err
 	if err != nil {
 		t.Fatal(err)
 	}
-	return own, func() error { cancel(); return <-done }
+	return own, h, func() error { cancel(); return <-done }
 }
 
 // TestHubRenews runs the hub for a day of its own time: leaves are renewed at half their life and are never stale.
@@ -249,6 +254,29 @@ func TestHubRenews(t *testing.T) {
 		}
 		if len(seen) < 280 || len(seen) > 300 {
 			t.Errorf("%d certificates in a day, want one each 5 minutes", len(seen))
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A clock that is set, or a machine that has slept, makes certificates old at once, or has them begin in the future. They are renewed
+// within a minute all the same: timers have noticed nothing.
+func TestHubGoesByTheWallClock(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		own, hub, stop := renewingHub(t, dir)
+		for _, jump := range []time.Duration{20 * time.Minute, -24 * time.Hour} {
+			before := own.Leaf().SerialNumber
+			time.Sleep(time.Second) // the timer for its renewal runs
+			synctest.Wait()
+			hub.Elapse("worker", jump)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if own.Leaf().SerialNumber.Cmp(before) == 0 {
+				t.Errorf("a certificate that is older by %s is not renewed within a minute", jump)
+			}
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

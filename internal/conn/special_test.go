@@ -17,7 +17,7 @@ func TestSpecial(t *testing.T) {
 		"::": true, "::1": true, "::ffff:127.0.0.1": true, "::ffff:8.8.8.8": false, "::8.8.8.8": true, "fe80::1%eth0": true, "fec0::1": true,
 		"fc00::1": true, "fdff::1": true, "fe00::1": false, "ff02::1": true, "2606:4700::1": false, "2001:db8::1": true,
 		"64:ff9b::7f00:1": true, "64:ff9b::808:808": false, "64:ff9b:1::808:808": true, "2002:7f00:1::": true, "2002:808:808::1": false,
-		"2001:0:4136:e378::1": true, "2001:200::1": false, "100::1": true,
+		"168.63.129.15": false, "168.63.129.16": true, "168.63.129.17": false, "64:ff9b::a83f:8110": true, "2001:0:4136:e378::1": true, "2001:200::1": false, "100::1": true,
 	}
 	for text, want := range tests {
 		if got := conn.Special(netip.MustParseAddr(text)); got != want {

@@ -79,6 +79,10 @@ type Audit struct {
 	log   *slog.Logger
 	queue chan []byte
 	lost  atomic.Uint64
+
+	// Of Run.
+	torn    bool // the last line was written in part
+	failing bool // the last write failed
 }
 
 // NewAudit makes a log that writes to out.
@@ -122,11 +126,22 @@ func (a *Audit) Run(ctx context.Context) {
 	}
 }
 
+// put writes a line. One of which a part was written is ended before the next one, which would be lost with it otherwise.
 func (a *Audit) put(line []byte) {
-	if _, err := a.out.Write(line); err != nil {
-		if a.lost.Add(1) == 1 {
-			a.log.Error("writing the audit log", "error", err)
+	if a.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err := a.out.Write(line)
+	a.torn = n < len(line) && (a.torn || n > 0)
+	if err != nil {
+		a.lost.Add(1)
+	}
+	if failed := err != nil; failed != a.failing {
+		a.failing = failed
+		if failed {
+			a.log.Error("writing the audit log: lines are lost until it succeeds", "error", err)
+		} else {
+			a.log.Info("the audit log is written again", "lost", a.lost.Load())
 		}
-		return
 	}
 }

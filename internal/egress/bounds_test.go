@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -144,6 +145,49 @@ func TestAuditQueue(t *testing.T) {
 	}
 	if n != egress.AuditQueue {
 		t.Errorf("%d lines", n)
+	}
+}
+
+// fullNow and then is a disk that takes part of a line, and nothing for a while.
+type fullNow struct {
+	bytes.Buffer
+	writes int
+}
+
+func (w *fullNow) Write(b []byte) (int, error) {
+	switch w.writes++; w.writes {
+	case 2:
+		n, _ := w.Buffer.Write(b[:len(b)/2])
+		return n, syscall.ENOSPC
+	case 3:
+		return 0, syscall.ENOSPC
+	}
+	return w.Buffer.Write(b)
+}
+
+// A line of which the disk has taken a part costs itself and no other one; that some were lost is said once, and that there
+// were lines for which the queue had no room before is no reason to be silent.
+func TestAuditTornLine(t *testing.T) {
+	var out fullNow
+	var said bytes.Buffer
+	a := egress.NewAudit(&out, slog.New(slog.NewTextHandler(&said, nil)))
+	for i := range egress.AuditQueue + 1 { // one too many
+		a.Write(&egress.Record{ID: fmt.Sprint(i)})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	a.Run(ctx)
+	whole := 0
+	for line := range bytes.Lines(out.Bytes()) {
+		if json.Unmarshal(line, &egress.Record{}) == nil {
+			whole++
+		}
+	}
+	if want := egress.AuditQueue - 2; whole != want || a.Lost() != 3 {
+		t.Errorf("%d lines are whole, want %d; %d are counted as lost", whole, want, a.Lost())
+	}
+	if n := bytes.Count(said.Bytes(), []byte("no space left")); n != 1 {
+		t.Errorf("it is said %d times: %s", n, said.Bytes())
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +33,8 @@ func act(args []string) {
 		fmt.Println("survived", e)
 	case "fill":
 		fmt.Println(fill(args[1]))
+	case "allocate":
+		fmt.Println(allocate())
 	case "spawn":
 		fmt.Println(spawn())
 	case "serve":
@@ -74,6 +77,10 @@ func look(paths []string) map[string]string {
 		saw["links"] += fmt.Sprint(l.Name, addresses)
 	}
 	saw["fds"] = descriptors()
+	for name, what := range map[string]int{"core": unix.RLIMIT_CORE, "files": unix.RLIMIT_NOFILE, "size": unix.RLIMIT_FSIZE, "locked": unix.RLIMIT_MEMLOCK} {
+		var l unix.Rlimit
+		saw["limit "+name] = word(unix.Getrlimit(what, &l)) + fmt.Sprintf(" %d %d", l.Cur, l.Max)
+	}
 	for _, p := range paths {
 		_, err := os.Stat(p)
 		saw["stat "+p] = word(err)
@@ -181,6 +188,24 @@ func fill(path string) string {
 	return "filled"
 }
 
+// allocate asks for room behind the end of its output and of a file of its own, in each way that leaves their sizes as they are.
+func allocate() string {
+	f, err := os.Create("/tmp/x")
+	if err != nil {
+		return word(err)
+	}
+	defer f.Close()
+	var said []string
+	for _, fd := range []int{1, int(f.Fd())} {
+		for _, mode := range []uint32{unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_ZERO_RANGE, unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_UNSHARE_RANGE} {
+			said = append(said, word(unix.Fallocate(fd, mode, 0, 256<<20)))
+		}
+	}
+	// What programs use it for stays: room within the bound, and giving room back.
+	return strings.Join(append(said, word(unix.Fallocate(int(f.Fd()), 0, 0, 4096)),
+		word(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, 4096))), " ")
+}
+
 // spawn starts processes until it cannot.
 func spawn() string {
 	for n := range 200 {
@@ -227,13 +252,33 @@ func dial(network, to string) string {
 		network = "tcp"
 		d.SetMultipathTCP(true)
 	}
-	c, err := d.Dial(network, to)
+	if source, ok := strings.CutPrefix(network, "from "); ok { // an address, whosever it is, and a port, which others may have
+		network, d.LocalAddr = "tcp", net.TCPAddrFromAddrPort(netip.MustParseAddrPort(source))
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			})
+		}
+	}
+	if network == "to all" {
+		network = "udp"
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1) })
+		}
+	}
+	c, err := d.Dial(strings.Replace(network, "large", "udp", 1), to)
 	if err != nil {
 		return "dial " + kind(err)
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
-	if _, err := io.WriteString(c, "hello"); err != nil {
+	said := "hello"
+	if network == "large" {
+		said = strings.Repeat("fragments ", 5000)
+	}
+	if _, err := io.WriteString(c, said); err != nil {
 		return "write " + kind(err)
 	}
 	b := make([]byte, 64)

@@ -93,6 +93,9 @@ func closeRest() error {
 const (
 	maxFiles    = 4096
 	maxFileSize = 64 << 20 // bytes; longer writes fail
+	// noCore keeps the kernel from dumping an actor's memory, also to a program, core(5): that runs as root, outside of all bounds and
+	// as often as the actor likes. With 0 it would be started.
+	noCore = 1
 )
 
 func bound() error {
@@ -100,7 +103,7 @@ func bound() error {
 	for _, l := range []struct {
 		what  int
 		limit uint64
-	}{{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, maxFiles}, {unix.RLIMIT_FSIZE, maxFileSize}, {unix.RLIMIT_MEMLOCK, 0}} {
+	}{{unix.RLIMIT_CORE, noCore}, {unix.RLIMIT_NOFILE, maxFiles}, {unix.RLIMIT_FSIZE, maxFileSize}, {unix.RLIMIT_MEMLOCK, 0}} {
 		// Through syscall, which must know of it: it restores an earlier limit of files otherwise.
 		if err := syscall.Setrlimit(l.what, &syscall.Rlimit{Cur: l.limit, Max: l.limit}); err != nil {
 			return os.NewSyscallError("setrlimit", err)

@@ -126,6 +126,8 @@ func TestI11_ActorSeesAndMayOnlyItsOwn(t *testing.T) {
 		"hosts": "127.0.0.1 localhost\n169.254.17.2 a\n203.0.113.7 api.demo.test\n",
 		"links": "lo[127.0.0.1/8]eth0[169.254.17.2/30]",
 
+		"limit core": "ok 1 1", "limit files": "ok 4096 4096", "limit size": "ok 67108864 67108864", "limit locked": "ok 0 0",
+
 		"write /tmp/x": "ok", "write /x": "EROFS", "write /usr/x": "EROFS", "write /etc/hosts": "EROFS", "write /run/x": "EROFS", "write /dev/x": "EROFS",
 		"write /proc/sys/kernel/hostname": "EROFS",
 
@@ -200,6 +202,20 @@ func TestActorIsBounded(t *testing.T) {
 				t.Errorf("%q, ended by %s; want %s", text, how, c.want)
 			}
 		})
+	}
+}
+
+// The bound of a file's size is none of the room that is kept for it beyond its end: by its output, which is on the machine's
+// disk, an actor would fill that.
+func TestActorKeepsNoRoomBeyondItsFiles(t *testing.T) {
+	p, out := program(t, "allocate")
+	text, how := inside(t, p, out)
+	if want := strings.Repeat("ENOTSUP ", 6) + "ok ok\n"; text != want || how != "exit status 0" {
+		t.Errorf("%q, ended by %s; want %q", text, how, want)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat(out.Name(), &st); err != nil || st.Blocks*512 > 1<<20 {
+		t.Errorf("the output has %d bytes on disk, %v", st.Blocks*512, err)
 	}
 }
 

@@ -36,7 +36,8 @@ type credential struct {
 
 	mu      sync.Mutex // guards what follows
 	current *tls.Certificate
-	dead    bool // renewal was refused for good
+	due     time.Time // of renewal, by the wall clock, as certificates end
+	dead    bool      // renewal was refused for good
 }
 
 // newCredential makes a key and has it certified.
@@ -77,6 +78,7 @@ func (c *credential) renew(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	c.current = &tls.Certificate{Certificate: chain, PrivateKey: c.key, Leaf: leaf}
+	c.due = leaf.NotAfter.Add(-time.Until(leaf.NotAfter) / 10)
 	c.mu.Unlock()
 	return nil
 }
@@ -103,20 +105,20 @@ func (c *credential) usable() error {
 
 // run renews until ctx ends or renewal is refused for good; renewed is called after each.
 func (c *credential) run(ctx context.Context, renewed func()) {
-	wait := time.Until(c.Certificate().Leaf.NotAfter) * 9 / 10
-	for {
+	for pause := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(max(pause, min(c.rest(), lookEvery))):
+		}
+		if pause = 0; c.rest() > 0 {
+			continue
 		}
 		err := c.renew(ctx)
-		left := time.Until(c.Certificate().Leaf.NotAfter)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			wait = left * 9 / 10
 			renewed()
 		case errors.Is(err, ErrNoLonger):
 			c.mu.Lock()
@@ -125,11 +127,25 @@ func (c *credential) run(ctx context.Context, renewed func()) {
 			c.log.Warn("the certificate is not renewed any more", "error", err)
 			return
 		default:
-			wait = retryAfter(left)
-			c.log.Warn("the certificate was not renewed", "error", err, "again_in", wait)
+			pause = retryAfter(time.Until(c.Certificate().Leaf.NotAfter))
+			c.log.Warn("the certificate was not renewed", "error", err, "again_in", pause)
 		}
 	}
 }
+
+// rest is how long the certificate will do. One that has not begun was made when the clock was wrong, and does not do.
+func (c *credential) rest() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().Before(c.current.Leaf.NotBefore) {
+		return 0
+	}
+	return max(time.Until(c.due), 0)
+}
+
+// lookEvery is how often it is looked at the clock. Timers stand still while the machine sleeps, and know nothing of a clock that
+// is set.
+const lookEvery = 30 * time.Second
 
 // Pauses between attempts to renew.
 const (

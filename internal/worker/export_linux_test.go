@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"time"
 
 	"golang.org/x/net/bpf"
 
@@ -45,4 +46,27 @@ func AcceptForeign(l *net.TCPListener, gateway *fabric.Namespace, counts *Counts
 	log := slog.New(slog.DiscardHandler)
 	c := &capture{listener: l, gateway: gateway, counts: counts, log: log, refusals: strangersLog{log: log}, ctx: ctx}
 	c.accept()
+}
+
+// Credential is the key of a stay.
+type Credential struct{ *credential }
+
+// NewCredential makes one.
+func NewCredential(ctx context.Context, a Actor, mint Mint) (Credential, error) {
+	c, err := newCredential(ctx, a, mint, slog.New(slog.DiscardHandler))
+	return Credential{c}, err
+}
+
+// Run renews it until ctx ends.
+func (c Credential) Run(ctx context.Context, renewed func()) { c.run(ctx, renewed) }
+
+// Usable is nil as long as tunnels may be opened with it.
+func (c Credential) Usable() error { return c.usable() }
+
+// Elapse ages the certificate, as a clock does that is set, or a machine that sleeps while timers stand still.
+func (c Credential) Elapse(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current.Leaf.NotBefore, c.current.Leaf.NotAfter = c.current.Leaf.NotBefore.Add(-d), c.current.Leaf.NotAfter.Add(-d)
+	c.due = c.due.Add(-d)
 }

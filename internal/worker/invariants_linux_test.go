@@ -3,9 +3,11 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,6 +68,53 @@ func TestI10_NoWayAside(t *testing.T) {
 	if len(reached) > 0 || asked == 0 {
 		t.Errorf("the worker was reached from %v; %d addresses were tried", <-reached, asked)
 	}
+}
+
+// I11: what programs may do without privileges to what they send gets nothing out, either: addresses of others as their own,
+// fragments, datagrams to all. Neither the worker nor who is at the other end takes such an address for anybody's.
+func TestI11_OddSendersEndInside(t *testing.T) {
+	h := newHost(t, newRun(t), nil)
+	h.activate("demo/a")
+	var all sync.WaitGroup
+	for _, c := range []struct{ network, to, want string }{
+		{"from 10.0.0.9:0", "203.0.113.7:443", "dial ENETUNREACH|dial timeout"}, // or the answer has no way back
+		{"from 169.254.17.1:0", "203.0.113.7:443", "dial ENETUNREACH|dial timeout"},
+		{"from 169.254.17.1:15001", "169.254.17.1:15001", "dial ENETUNREACH|dial timeout"},
+		{"from 203.0.113.7:443", "203.0.113.7:443", "dial ENETUNREACH|dial timeout"},
+		{"from 127.0.0.1:0", "203.0.113.7:443", "dial EINVAL|dial ENETUNREACH|dial timeout"},
+		{"large", "203.0.113.7:443", "read ECONNREFUSED"},
+		{"large", "169.254.17.1:53", "read timeout"},
+		{"to all", "255.255.255.255:67", "read timeout"},
+		{"to all", "169.254.17.3:67", "read timeout"},
+		{"udp", "224.0.0.251:5353", "read timeout"},
+	} {
+		all.Go(func() {
+			if got := h.dial("demo/a", c.network, c.to); !strings.Contains("|"+c.want+"|", "|"+got+"|") {
+				t.Errorf("%s to %s: %q, want %q", c.network, c.to, got, c.want)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(h.dialed); n > 0 {
+		t.Errorf("%d were carried, first to %s", n, <-h.dialed)
+	}
+}
+
+// Connections from one port of an actor to several destinations, which are legal, are captured as one each: to the kernel that
+// redirects them they look alike, and where each was meant to go must not be mixed up.
+func TestPortThatIsUsedTwice(t *testing.T) {
+	h := newHost(t, newRun(t), nil)
+	h.activate("demo/a")
+	var all sync.WaitGroup
+	for i := range 20 { // at a time, or with one whose end the kernel remembers
+		all.Go(func() {
+			to := fmt.Sprintf("203.0.113.%d:443", 10+i)
+			if got := h.dial("demo/a", "from 169.254.17.2:40000", to); got != "hello from demo/a to "+to {
+				t.Errorf("%s: %q", to, got)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // I16: on the place that an actor has left, nothing of it meets the next one: its tunnels end, new ones are for nobody, and the

@@ -33,6 +33,8 @@ func verdict(arch, call uint32, args [6]uint64) uint32 {
 		return errno | uint32(unix.EAFNOSUPPORT)
 	case call == unix.SYS_CLONE && args[0]&0x7e020000 != 0: // user, pid, net, ipc, uts, cgroup and mount namespaces
 		return errno | uint32(unix.EPERM)
+	case call == unix.SYS_FALLOCATE && uint32(args[1]) != 0 && uint32(args[1]) != 3: // in place, and giving back
+		return errno | uint32(unix.EOPNOTSUPP)
 	}
 	return allow
 }
@@ -86,6 +88,10 @@ func TestFilterAndItsTwin(t *testing.T) {
 			check(t, worker.AuditArch, unix.SYS_SOCKET, [6]uint64{high | family, 1, 0})
 			check(t, worker.AuditArch, unix.SYS_SOCKETPAIR, [6]uint64{high | family, 1, 0})
 		}
+	}
+	for mode := range uint64(256) {
+		check(t, worker.AuditArch, unix.SYS_FALLOCATE, [6]uint64{1, 1<<32 | mode})
+		check(t, worker.AuditArch, unix.SYS_FALLOCATE, [6]uint64{1, mode})
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		arch := rapid.SampledFrom([]uint32{worker.AuditArch, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, 0}).Draw(t, "arch")
