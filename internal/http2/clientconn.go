@@ -252,6 +252,19 @@ func (c *ClientConn) usable() bool {
 func (c *ClientConn) Open() (*ClientStream, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.open()
+}
+
+// OpenShared is Open that leaves nobody the connection for himself.
+func (c *ClientConn) OpenShared() (*ClientStream, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alone = false
+	return c.open()
+}
+
+// open is Open with the lock held.
+func (c *ClientConn) open() (*ClientStream, bool) {
 	if c.usable() && c.active == 0 && c.wire.peerGone() {
 		c.retired = true
 		c.settle()
@@ -266,6 +279,21 @@ func (c *ClientConn) Open() (*ClientStream, bool) {
 		c.retired = true
 	}
 	return newClientStream(c, c.requests > 1), true
+}
+
+// ending reports whether nothing is left but to see the server close.
+func (c *ClientConn) ending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.leaving || c.phase == closing {
+		return c.phase == closing
+	}
+	for _, s := range c.streams {
+		if !s.closed {
+			return false
+		}
+	}
+	return true
 }
 
 // State is what the owner of a connection needs to know of it.
