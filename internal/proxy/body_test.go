@@ -194,6 +194,39 @@ func TestKF_H1_03(t *testing.T) {
 	}
 }
 
+// A client that expects to be asked and sends its body all the same keeps its connection, like every other.
+func TestExpectationNotWaitedFor(t *testing.T) {
+	const chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"
+	for name, request := range map[string]string{
+		"body": "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
+		"none": "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, func(p *peer) {
+				p.message(false)
+				p.send(chunks)
+				p.quiet(20 * time.Millisecond) // so that the answer's head goes out before its end
+				p.send("0\r\n\r\n")
+				p.message(false)
+				p.send(ok)
+				p.gone(patience)
+			})
+			inModes(t, func(t *testing.T, m mode) {
+				g := newGateway(t, m, options{}, b.addr)
+				c := g.dial(t)
+				c.send(request)
+				if a := c.message(false); a.status() != "200" || a.body != "ok" {
+					t.Errorf("%+v", a)
+				}
+				c.send(get)
+				if a := c.message(false); a.status() != "200" || a.header.Get("Connection") != "" {
+					t.Errorf("the next request: %+v", a)
+				}
+			})
+		})
+	}
+}
+
 // KF-H1-05: framing that can be read in two ways never reaches a backend.
 func TestKF_H1_05(t *testing.T) {
 	b := newBackend(t, func(p *peer) { p.fail("got %q", p.head()) })
