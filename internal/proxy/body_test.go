@@ -506,10 +506,14 @@ func TestBrokenResponseBodies(t *testing.T) {
 func TestExcessResponseBytes(t *testing.T) {
 	var late atomic.Int64
 	evil := "HTTP/1.1 200 OK\r\nX-Evil: 1\r\nContent-Length: 4\r\n\r\nevil"
+	// The backend stays, so that it is the gateway that must not use the connection again.
+	answers := func(text string) func(p *peer) {
+		return func(p *peer) { p.message(false); p.send(text); p.gone(patience) }
+	}
 	for name, script := range map[string]func(p *peer){
-		"with the length": func(p *peer) { p.message(false); p.send(ok + evil) },
-		"with the chunks": func(p *peer) { p.message(false); p.send(sseHead + chunk("ok") + lastChunk + evil) },
-		"of a HEAD":       func(p *peer) { p.message(false); p.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" + evil) },
+		"with the length": answers(ok + evil),
+		"with the chunks": answers(sseHead + chunk("ok") + lastChunk + evil),
+		"of a HEAD":       answers("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" + evil),
 		"a moment later": func(p *peer) {
 			p.message(false)
 			p.send(ok)
