@@ -584,6 +584,46 @@ func TestExcessResponseBytesWhileTheClientIsSlow(t *testing.T) {
 	})
 }
 
+// Backends that send a body behind the head of a response that has none are not rare: after such a head excess bytes are looked
+// for however soon the connection is used again.
+func TestExcessResponseBytesOfHead(t *testing.T) {
+	const evil = "HTTP/1.1 200 OK\r\nX-Evil: 1\r\nContent-Length: 4\r\n\r\nevil"
+	for name, first := range map[string][2]string{
+		"HEAD": {"HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 57\r\n\r\n"},
+		"304":  {"GET", "HTTP/1.1 304 Not Modified\r\n\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sent := make(chan struct{}, 1)
+			b := newBackend(t, func(p *peer) {
+				m := p.message(false)
+				if !strings.Contains(m.line, "/none") {
+					p.send(ok)
+					return
+				}
+				p.send(first[1])
+				p.quietly(100 * time.Microsecond)
+				p.send(evil)
+				sent <- struct{}{}
+				_, _ = p.read(false)
+			})
+			g := newGateway(t, kernelMode, options{before: func(x *exchange.Exchange) {
+				if string(x.Request.Path) == "/" {
+					<-sent
+				}
+			}}, b.addr)
+			for range 20 {
+				c := g.dial(t)
+				c.send(first[0] + " /none HTTP/1.1\r\nHost: a\r\n\r\n" + get)
+				c.message(true)
+				if a := c.message(false); a.header.Get("X-Evil") != "" || a.body != "ok" {
+					t.Fatalf("%+v", a)
+				}
+				c.Close()
+			}
+		})
+	}
+}
+
 // request_timeout restarts with each byte of the upload.
 func TestRequestTimeoutAndUpload(t *testing.T) {
 	b := newBackend(t, func(p *peer) {
