@@ -75,6 +75,39 @@ func TestSharedPort(t *testing.T) {
 	}
 }
 
+// KF-H2G-07: a name that is passed on to who has its certificate, and its rules, is not asked for on a connection whose TLS
+// ended here for another name, as browsers do that share connections: the client is told to open one for it.
+func TestKF_H2G_07(t *testing.T) {
+	t.Parallel()
+	web := gatewaytest.NewBackend(t, "page")
+	g := gatewaytest.Start(t, sharing(t, "", web.URL, tlsBackend(t, "db")))
+	for _, alpn := range []string{"h2", "http/1.1"} {
+		p := new(http.Protocols)
+		p.SetHTTP1(alpn != "h2")
+		p.SetHTTP2(alpn == "h2")
+		tr := &http.Transport{Protocols: p, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "gateway.test"}}
+		t.Cleanup(tr.CloseIdleConnections)
+		for _, tc := range []struct {
+			host   string
+			status int
+		}{{"gateway.test", 200}, {"db.example", 421}, {"DB.example.:443", 421}, {"other.example", 200}} {
+			seen := web.Seen.Load()
+			req, _ := http.NewRequest("GET", "https://"+g.Addr("web")+"/", nil)
+			req.Host = tc.host
+			res, err := (&http.Client{Transport: tr}).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			refused := strings.Contains(string(body), `"code":"misdirected_request"`)
+			if res.StatusCode != tc.status || refused != (tc.status == 421) || (web.Seen.Load() == seen) != refused {
+				t.Errorf("%s over %s: %d %s", tc.host, alpn, res.StatusCode, body)
+			}
+		}
+	}
+}
+
 // What is no ClientHello, or none in time, ends as on any port with TLS.
 func TestSharedPortRefuses(t *testing.T) {
 	web := gatewaytest.NewBackend(t, "page")

@@ -334,7 +334,7 @@ func (x *Exchange) Raw() (RawBody, bool) {
 
 // count adds n response body bytes; first tells that the head goes out with them.
 func (x *Exchange) count(n int, first bool) {
-	if n > 0 {
+	if n > 0 && string(x.Request.Method) != "HEAD" { // an error's text is handed over all the same
 		if x.Record.BytesOut == 0 {
 			if x.Record.FirstByteAt = x.Record.HeadAt; !first {
 				x.Record.FirstByteAt = time.Since(x.Record.Start)

@@ -204,3 +204,15 @@ func TestFail(t *testing.T) {
 		})
 	}
 }
+
+// An answer to HEAD has no body, whatever is handed over: an error's, say.
+func TestNoBytesOfHead(t *testing.T) {
+	for method, want := range map[string]int64{"HEAD": 0, "GET": int64(len(`{"error":"No route matched","code":"no_route","request_id":""}`))} {
+		x, _ := begun()
+		x.Request.Method = []byte(method)
+		x.Fail(exchange.Reject(404, exchange.CodeNoRoute, "No route matched"))
+		if r := &x.Record; r.BytesOut != want || (r.FirstByteAt > 0) != (want > 0) {
+			t.Errorf("%s: %d bytes, the first after %v", method, r.BytesOut, r.FirstByteAt)
+		}
+	}
+}

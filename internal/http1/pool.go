@@ -160,8 +160,8 @@ func (p *Pool) admit() error {
 // is spared.
 const justUsed = time.Millisecond
 
-// reuse takes idle connections from the top until one is good. Beyond justUsed, and for requests that must not be
-// repeated, the kernel is asked: what a backend has sent beyond its answer would be read as the answer to the next
+// reuse takes idle connections from the top until one is good. Beyond justUsed, for requests that must not be repeated, and
+// behind an answer that had no body, which some backends send all the same, the kernel is asked: what a backend has sent beyond its answer would be read as the answer to the next
 // request, and a request would be lost on a connection that was just closed.
 func (p *Pool) reuse(d Dialing) *ClientConn {
 	for {
@@ -176,7 +176,7 @@ func (p *Pool) reuse(d Dialing) *ClientConn {
 		p.idle = p.idle[:n-1]
 		p.enter(c)
 		p.mu.Unlock()
-		if c.raw != nil && time.Since(epoch)-c.readAt < justUsed && d.Repeatable() || c.quiet() {
+		if c.raw != nil && c.ends != endsNone && time.Since(epoch)-c.readAt < justUsed && d.Repeatable() || c.quiet() {
 			c.reused = true
 			return c
 		}

@@ -276,8 +276,11 @@ func (c *serverConn) headWait() {
 // must run outside the read callback, which holds the descriptor's read lock; or (wait) that the rest of a small body
 // is to be read first, since it is likely to be there.
 func (c *serverConn) dispatch(have int) (v verdict, wait bool) {
+	missing := c.body.missing(have)
+	if missing == 0 { // RFC 9110 §10.1.1: who has sent its body waits for nothing
+		c.head.expect = false
+	}
 	if c.raw != nil {
-		missing := c.body.missing(have)
 		switch {
 		case !c.head.upgrade.empty(), c.set.Connect: // who serves it may take the connection over
 			return runOutside, false

@@ -104,6 +104,7 @@ var (
 	// ErrPingTimeout is a server that gives no sign of life.
 	ErrPingTimeout = errors.New("server does not answer PING")
 	errForced      = errors.New("connection was closed by the gateway")
+	errLost        = errors.New("connection was lost") // its server said nothing against it
 )
 
 // NewClientConn begins HTTP/2 on a connection to a server, which it owns from then on.
@@ -167,6 +168,7 @@ func (c *ClientConn) run() {
 		c.tell(cerr)
 		err = fmt.Errorf("%w: %w", exchange.ErrBadResponse, cerr)
 	} else {
+		err = fmt.Errorf("%w: %w", errLost, err)
 		c.wire.kill() // there is nobody to write to
 	}
 	if !c.known {
@@ -245,10 +247,28 @@ func (c *ClientConn) usable() bool {
 	return c.known && c.err == nil && c.phase == open && !c.leaving && !c.retired && !c.alone && c.asked.IsZero()
 }
 
-// Open promises a stream, if the connection has room for one. Each is given back by its Release.
+// Open promises a stream, if the connection has room for one. Each is given back by its Release. Of an idle connection the
+// kernel is asked whether its server has left, which the reader may be about to find out: a request would be lost on it.
 func (c *ClientConn) Open() (*ClientStream, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.open()
+}
+
+// OpenShared is Open that leaves nobody the connection for himself.
+func (c *ClientConn) OpenShared() (*ClientStream, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alone = false
+	return c.open()
+}
+
+// open is Open with the lock held.
+func (c *ClientConn) open() (*ClientStream, bool) {
+	if c.usable() && c.active == 0 && c.wire.peerGone() {
+		c.retired = true
+		c.settle()
+	}
 	if !c.usable() || c.active >= min(c.peerMax, c.set.MaxStreams) {
 		return nil, false
 	}
@@ -259,6 +279,21 @@ func (c *ClientConn) Open() (*ClientStream, bool) {
 		c.retired = true
 	}
 	return newClientStream(c, c.requests > 1), true
+}
+
+// ending reports whether nothing is left but to see the server close.
+func (c *ClientConn) ending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.leaving || c.phase == closing {
+		return c.phase == closing
+	}
+	for _, s := range c.streams {
+		if !s.closed {
+			return false
+		}
+	}
+	return true
 }
 
 // State is what the owner of a connection needs to know of it.

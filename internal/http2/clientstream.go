@@ -117,6 +117,16 @@ func (s *ClientStream) lost() error {
 	return ErrConnClosed
 }
 
+// unanswered is why no response comes. A server that leaves a connection which it has served before may never have seen the
+// request: connections time out. The lock is held.
+func (s *ClientStream) unanswered() error {
+	err := s.lost()
+	if s.reused && !s.answered && errors.Is(err, errLost) {
+		return fmt.Errorf("%w: %w", exchange.ErrStale, err)
+	}
+	return err
+}
+
 // RoundTrip sends a request head, spelled as HTTP/1.1 does, with the whole body if that is at hand, and waits for the final
 // response head; its fields go to f, whose views stay valid until Release. A body that is not at hand follows by Write and
 // EndBody. What the method is and whether an upgrade is asked for is of interest to HTTP/1.1 alone.
@@ -136,7 +146,7 @@ func (s *ClientStream) RoundTrip(head, body, _ []byte, _ bool, f *exchange.Field
 			}
 			continue
 		case s.closed || s.cut.Load():
-			return exchange.Head{}, s.lost()
+			return exchange.Head{}, s.unanswered()
 		}
 		c.mu.Unlock()
 		<-s.readWake

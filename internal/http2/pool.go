@@ -99,8 +99,9 @@ func (p *Pool) join(fresh bool) (s *ClientStream, f *flight, lead bool, err erro
 		return nil, nil, false, ErrPoolClosed
 	case p.flight != nil && !fresh:
 		return nil, p.flight, false, nil
-	case p.cfg.MaxConnections > 0 && len(p.conns)+p.dialing >= p.cfg.MaxConnections:
-		return nil, nil, false, ErrPoolFull
+	case p.full():
+		s, f, err = p.share()
+		return s, f, false, err
 	}
 	p.dialing++
 	f = &flight{done: make(chan struct{})}
@@ -108,6 +109,35 @@ func (p *Pool) join(fresh bool) (s *ClientStream, f *flight, lead bool, err erro
 		p.flight = f
 	}
 	return nil, f, true, nil
+}
+
+// full reports whether no further connection may be opened. Those that only wait for their server to close do not count.
+// p.mu is held.
+func (p *Pool) full() bool {
+	if p.cfg.MaxConnections <= 0 || len(p.conns)+p.dialing < p.cfg.MaxConnections {
+		return false
+	}
+	n := p.dialing
+	for _, c := range p.conns {
+		if !c.ending() {
+			n++
+		}
+	}
+	return n >= p.cfg.MaxConnections
+}
+
+// share is what who would have a connection of his own gets where there may be no more: a stream on any, or the dial under
+// way. p.mu is held.
+func (p *Pool) share() (*ClientStream, *flight, error) {
+	for _, c := range p.conns {
+		if s, ok := c.OpenShared(); ok {
+			return s, nil, nil
+		}
+	}
+	if p.flight != nil {
+		return nil, p.flight, nil
+	}
+	return nil, nil, ErrPoolFull
 }
 
 // lead makes the connection that a flight is for.

@@ -77,6 +77,12 @@ func (w *wire) Close() error {
 	return w.Conn.Close()
 }
 
+// peerGone reports whether the peer has left, if the connection can tell, also behind bytes not read yet.
+func (w *wire) peerGone() bool {
+	p, ok := w.Conn.(conn.Prober)
+	return ok && p.PeerGone()
+}
+
 // closeWrite tells the client that nothing follows. It waits for no acknowledgement.
 func (w *wire) closeWrite() {
 	w.writing.Lock()

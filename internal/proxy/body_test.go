@@ -194,6 +194,39 @@ func TestKF_H1_03(t *testing.T) {
 	}
 }
 
+// A client that expects to be asked and sends its body all the same keeps its connection, like every other.
+func TestExpectationNotWaitedFor(t *testing.T) {
+	const chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"
+	for name, request := range map[string]string{
+		"body": "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
+		"none": "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, func(p *peer) {
+				p.message(false)
+				p.send(chunks)
+				p.quiet(20 * time.Millisecond) // so that the answer's head goes out before its end
+				p.send("0\r\n\r\n")
+				p.message(false)
+				p.send(ok)
+				p.gone(patience)
+			})
+			inModes(t, func(t *testing.T, m mode) {
+				g := newGateway(t, m, options{}, b.addr)
+				c := g.dial(t)
+				c.send(request)
+				if a := c.message(false); a.status() != "200" || a.body != "ok" {
+					t.Errorf("%+v", a)
+				}
+				c.send(get)
+				if a := c.message(false); a.status() != "200" || a.header.Get("Connection") != "" {
+					t.Errorf("the next request: %+v", a)
+				}
+			})
+		})
+	}
+}
+
 // KF-H1-05: framing that can be read in two ways never reaches a backend.
 func TestKF_H1_05(t *testing.T) {
 	b := newBackend(t, func(p *peer) { p.fail("got %q", p.head()) })
@@ -473,10 +506,14 @@ func TestBrokenResponseBodies(t *testing.T) {
 func TestExcessResponseBytes(t *testing.T) {
 	var late atomic.Int64
 	evil := "HTTP/1.1 200 OK\r\nX-Evil: 1\r\nContent-Length: 4\r\n\r\nevil"
+	// The backend stays, so that it is the gateway that must not use the connection again.
+	answers := func(text string) func(p *peer) {
+		return func(p *peer) { p.message(false); p.send(text); p.gone(patience) }
+	}
 	for name, script := range map[string]func(p *peer){
-		"with the length": func(p *peer) { p.message(false); p.send(ok + evil) },
-		"with the chunks": func(p *peer) { p.message(false); p.send(sseHead + chunk("ok") + lastChunk + evil) },
-		"of a HEAD":       func(p *peer) { p.message(false); p.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" + evil) },
+		"with the length": answers(ok + evil),
+		"with the chunks": answers(sseHead + chunk("ok") + lastChunk + evil),
+		"of a HEAD":       answers("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" + evil),
 		"a moment later": func(p *peer) {
 			p.message(false)
 			p.send(ok)
@@ -545,6 +582,46 @@ func TestExcessResponseBytesWhileTheClientIsSlow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Backends that send a body behind the head of a response that has none are not rare: after such a head excess bytes are looked
+// for however soon the connection is used again.
+func TestExcessResponseBytesOfHead(t *testing.T) {
+	const evil = "HTTP/1.1 200 OK\r\nX-Evil: 1\r\nContent-Length: 4\r\n\r\nevil"
+	for name, first := range map[string][2]string{
+		"HEAD": {"HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 57\r\n\r\n"},
+		"304":  {"GET", "HTTP/1.1 304 Not Modified\r\n\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sent := make(chan struct{}, 1)
+			b := newBackend(t, func(p *peer) {
+				m := p.message(false)
+				if !strings.Contains(m.line, "/none") {
+					p.send(ok)
+					return
+				}
+				p.send(first[1])
+				p.quietly(100 * time.Microsecond)
+				p.send(evil)
+				sent <- struct{}{}
+				_, _ = p.read(false)
+			})
+			g := newGateway(t, kernelMode, options{before: func(x *exchange.Exchange) {
+				if string(x.Request.Path) == "/" {
+					<-sent
+				}
+			}}, b.addr)
+			for range 20 {
+				c := g.dial(t)
+				c.send(first[0] + " /none HTTP/1.1\r\nHost: a\r\n\r\n" + get)
+				c.message(true)
+				if a := c.message(false); a.header.Get("X-Evil") != "" || a.body != "ok" {
+					t.Fatalf("%+v", a)
+				}
+				c.Close()
+			}
+		})
+	}
 }
 
 // request_timeout restarts with each byte of the upload.

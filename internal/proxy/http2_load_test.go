@@ -13,6 +13,7 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/http1"
 )
 
@@ -190,5 +191,35 @@ func TestKF_H2G_08_ResetsUpstream(t *testing.T) {
 	eventually(t, patience, "all streams are reset", func() bool { return resets.Load() == streams })
 	if n := most.Load(); n > 0 {
 		t.Errorf("%d resets too many", n)
+	}
+}
+
+// KF-H2G-04: what was refused finds a place also where there may be no connection for each.
+func TestKF_H2G_04_FewConnections(t *testing.T) {
+	t.Parallel()
+	const requests = 20
+	for _, most := range []int{1, 2} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			t.Parallel()
+			all := make(chan struct{}, requests)
+			o := options{service: func(l *config.LoadBalancer) { l.Transport.MaxConnections = most }}
+			g := newGateway(t, kernelMode, o, framed(t, func(f *frames) {
+				for range requests {
+					f.request()
+				}
+				_ = f.WriteGoAway(0, xhttp2.ErrCodeNo, nil)
+			}, (*frames).answer))
+			for range requests {
+				go func() {
+					if m := g.ask(t, get); m.status() != "200" {
+						t.Errorf("%+v", m)
+					}
+					all <- struct{}{}
+				}()
+			}
+			for range requests {
+				<-all
+			}
+		})
 	}
 }

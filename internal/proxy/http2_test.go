@@ -301,6 +301,76 @@ func TestKF_H2G_04_Retry(t *testing.T) {
 	}
 }
 
+// KF-H1-09 over HTTP/2: a connection that the backend closes without a word, behind an answer or while it is idle, costs no
+// request that may be sent twice; one that may not is lost only if it was sent.
+func TestKF_H1_09_HTTP2(t *testing.T) {
+	t.Parallel()
+	const post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+	once := func(f *frames) {
+		id := f.request()
+		f.head(id, false, ":status", "200")
+		_ = f.WriteData(id, true, []byte("ok"))
+	}
+	read := func(f *frames) { once(f); f.request(); f.c.Close() }
+	reset := func(f *frames) { once(f); f.request(); _ = f.c.(*net.TCPConn).SetLinger(0); f.c.Close() }
+	for name, tc := range map[string]struct {
+		first           func(*frames)
+		request, status string
+		attempts        int
+	}{
+		"closed":      {read, get, "200", 2},
+		"reset":       {reset, get, "200", 2},
+		"PUT":         {read, strings.Replace(post, "POST", "PUT", 1), "200", 2},
+		"POST":        {read, post, "502", 1},
+		"PATCH":       {reset, strings.Replace(post, "POST", "PATCH", 1), "502", 1},
+		"closed once": {func(f *frames) { once(f); f.request(); f.head(3, false, ":status", "200"); f.c.Close() }, get, "200", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGateway(t, kernelMode, options{}, framed(t, tc.first, (*frames).answer))
+			c := g.dial(t)
+			c.send(get)
+			c.message(false)
+			c.send(tc.request)
+			if name == "closed once" { // an answer that has begun is not replaced by another
+				if _, err := c.closed(patience); err != nil {
+					t.Error(err)
+				}
+			} else if m := c.message(false); m.status() != tc.status {
+				t.Errorf("%+v", m)
+			}
+			if r := g.record(1); len(r.Attempts) != tc.attempts || name != "closed once" && r.Attempts[0].Code != exchange.CodeBackendReset {
+				t.Errorf("attempts %+v", r.Attempts)
+			}
+		})
+	}
+	t.Run("idle", func(t *testing.T) {
+		t.Parallel()
+		var opened, left atomic.Int64
+		g := newGateway(t, kernelMode, options{}, framed(t, func(f *frames) {
+			n := opened.Add(1)
+			once(f)
+			time.Sleep(time.Duration(n%4) * 500 * time.Microsecond)
+			f.c.Close()
+			left.Add(1)
+		}))
+		c := g.dial(t)
+		for i := range 100 {
+			c.send(get)
+			if m := c.message(false); m.status() != "200" {
+				t.Fatalf("GET %d: %+v", i, m)
+			}
+		}
+		for i := range 50 {
+			eventually(t, patience, "the backend has left", func() bool { return left.Load() == opened.Load() })
+			c.send(post)
+			if m := c.message(false); m.status() != "200" {
+				t.Fatalf("POST %d: %+v", i, m)
+			}
+		}
+	})
+}
+
 // KF-H2G-04: a backend that takes leave after every request loses none, and each is processed once and whole.
 func TestKF_H2G_04_Uploads(t *testing.T) {
 	t.Parallel()

@@ -126,6 +126,41 @@ func TestNoRepetitionOfUnsafeRequests(t *testing.T) {
 	}
 }
 
+// A body that has begun to be sent cannot be sent again, whatever the method: nothing is left for a second attempt.
+func TestNoRepetitionOfBegunBodies(t *testing.T) {
+	const head = "PUT / HTTP/1.1\r\nHost: a\r\n"
+	for name, framing := range map[string][2]string{
+		"length": {"Content-Length: 4\r\n\r\nab", "ab"},
+		"chunks": {"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", "2\r\nab\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inModes(t, func(t *testing.T, m mode) {
+				b := newBackend(t, func(p *peer) {
+					if p.n > 0 {
+						p.fail("another attempt: %q", p.head())
+						return
+					}
+					p.message(false)
+					p.send(ok)
+					p.head()
+					p.expect(framing[1])
+				})
+				g := newGateway(t, m, options{}, b.addr)
+				c := g.dial(t)
+				c.send(get)
+				c.message(false)
+				c.send(head + framing[0])
+				if a := c.message(false); a.status() != "502" {
+					t.Errorf("%+v", a)
+				}
+				if r := g.record(1); len(r.Attempts) != 1 {
+					t.Errorf("attempts %+v", r.Attempts)
+				}
+			})
+		})
+	}
+}
+
 // A connection that has never been used before and ends is no stale one.
 func TestFreshConnectionWithoutAnswer(t *testing.T) {
 	b := newBackend(t, func(p *peer) { p.message(false) })

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"runtime"
 	"strings"
@@ -319,6 +320,7 @@ func TestKF_STR_09(t *testing.T) {
 
 // The total limit ends also a stream that always has more.
 func TestTotalLimitOfBusyStream(t *testing.T) {
+	slower := func(x *exchange.Exchange) { x.FilterResponse(laborious{}) }
 	b := newBackend(t, func(p *peer) {
 		p.message(false)
 		block := strings.Repeat("x", 1<<20)
@@ -330,7 +332,7 @@ func TestTotalLimitOfBusyStream(t *testing.T) {
 		}
 	})
 	inModes(t, func(t *testing.T, m mode) {
-		g := newGateway(t, m, options{service: func(l *config.LoadBalancer) { l.StreamTotalTimeout = 300 * time.Millisecond }}, b.addr)
+		g := newGateway(t, m, options{service: func(l *config.LoadBalancer) { l.StreamTotalTimeout = 300 * time.Millisecond }, before: slower}, b.addr)
 		c := g.dial(t)
 		c.send(get)
 		start := time.Now()
@@ -345,6 +347,16 @@ func TestTotalLimitOfBusyStream(t *testing.T) {
 		}
 		g.ended(0, exchange.OutcomeTimeout, exchange.CodeStreamTotal, "stream_total_timeout")
 	})
+}
+
+// laborious works on a body for longer than a backend takes to send more: the gateway never has to wait for that.
+type laborious struct{}
+
+func (laborious) Filter(dst, chunk []byte, _ bool) ([]byte, error) {
+	for range 8 {
+		sha256.Sum256(chunk)
+	}
+	return append(dst, chunk...), nil
 }
 
 // A client that reads slowly holds its backend back, in bounded memory, and is no idle backend.

@@ -99,6 +99,13 @@ func Explain(cfg *config.Config, q Question) (*Answer, error) {
 		return a, nil
 	}
 	a.NormalPath = string(x.Request.Normal)
+	if ep.Shared {
+		e := entry{shared: sharedTable(RouteEntries(cfg), ep)}
+		if e.passes(x.Record.ClientIP, x.Request.Host) {
+			a.Refused = misdirected
+			return a, nil
+		}
+	}
 	a.walk(cfg, ep, &in, noRoute)
 	a.toActor(x, q.Caller)
 	return a, nil

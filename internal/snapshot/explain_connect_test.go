@@ -53,3 +53,48 @@ services "web" { load_balancer { servers { url = "http://a" } } }
 		t.Error("a target without a port")
 	}
 }
+
+// Requests for names that are passed on are misdirected, and the question about their connections is another one.
+func TestExplainShared(t *testing.T) {
+	cfg, ds := config.Loader{}.Load([]config.Source{{File: "t", Text: []byte(`
+entrypoints "web" {
+  address = ":8443"
+  tls { cert_file = "c", key_file = "k" }
+}
+routers "everything" {
+  rule    = "PathPrefix(` + "`/`" + `)"
+  service = "web"
+}
+routers "passed" {
+  rule        = "HostSNI(` + "`db.test`" + `)"
+  entrypoints = ["web"]
+  tls         = "passthrough"
+  service     = "db"
+}
+services "web" { load_balancer { servers { url = "http://a" } } }
+services "db" { load_balancer { servers { url = "tcp://b:1" } } }
+`)}})
+	if cfg == nil {
+		t.Fatal(ds)
+	}
+	for _, tt := range []struct{ method, url, router, code string }{
+		{"GET", "https://a.test/", "everything", ""},
+		{"GET", "https://db.test/", "", "misdirected_request"},
+		{"TCP", "tls://db.test", "passed", ""},
+	} {
+		a, err := snapshot.Explain(cfg, snapshot.Question{Method: tt.method, URL: tt.url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, router := "", ""
+		if a.Refused != nil {
+			code = string(a.Refused.Code)
+		}
+		if a.Router != nil {
+			router = a.Router.Name
+		}
+		if code != tt.code || router != tt.router {
+			t.Errorf("%s %s: router %q, code %q", tt.method, tt.url, router, code)
+		}
+	}
+}

@@ -75,6 +75,8 @@ func (f *Front) acquire() *Generation {
 var (
 	noRoute   = exchange.Reject(404, exchange.CodeNoRoute, "No route matched")
 	noConnect = exchange.Reject(403, exchange.CodeConnectDenied, "CONNECT not allowed")
+
+	misdirected = exchange.Reject(421, exchange.CodeMisdirected, "Misdirected request")
 )
 
 // Serve is the walk of one exchange.
@@ -215,6 +217,9 @@ func (f *Front) route(g *Generation, x *exchange.Exchange) (*plan, error) {
 	in, err := input(x, e.slash)
 	if err != nil {
 		return nil, err
+	}
+	if x.Request.TLS && e.passes(x.Record.Peer.Addr(), x.Request.Host) {
+		return nil, misdirected
 	}
 	i := e.table.Match(&in)
 	if i < 0 || g.plans[i].handler == nil { // nil: the entrypoint is one for connections now

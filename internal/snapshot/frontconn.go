@@ -81,10 +81,17 @@ func (f *Front) Passes(client netip.Addr, serverName string) bool {
 	}
 	defer g.release()
 	e := g.entries[f.entrypoint]
-	if e == nil || e.shared == nil {
+	return e != nil && e.passes(client, []byte(serverName))
+}
+
+// passes reports whether a name leads to a router of connections. A request for it then does not belong on a connection
+// whose TLS has ended here, since that router would have taken it as it is, with whatever else the backend asks of its clients
+// (RFC 9110 section 15.5.20).
+func (e *entry) passes(client netip.Addr, name []byte) bool {
+	if e.shared == nil {
 		return false
 	}
-	in := route.Input{TCP: true, Host: []byte(serverName), Path: rootPath, Method: tcpMethod, ClientIP: client.Unmap()}
+	in := route.Input{TCP: true, Host: name, Path: rootPath, Method: tcpMethod, ClientIP: client.Unmap()}
 	return e.shared.Match(&in) >= 0
 }
 
