@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -134,24 +133,13 @@ func (c *cli) root() *cobra.Command {
 func (c *cli) load(path string, files bool) (*config.Config, error) {
 	found, err := app.Inspect(path, files)
 	if err != nil {
-		return nil, c.absent(err)
+		return nil, c.advised(err)
 	}
 	c.diagnose(found.Diagnostics, found.Sources)
 	if found.Config == nil {
 		return nil, errTold
 	}
 	return found.Config, nil
-}
-
-// absent adds to an error what to do where nobody has said which configuration, and there is none by the default name.
-func (c *cli) absent(err error) error {
-	if c.config.given || !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if _, missing := os.Stat(c.config.path); !errors.Is(missing, fs.ErrNotExist) {
-		return err
-	}
-	return fmt.Errorf("%w\nSay with --config where it is. `sluice demo` needs none", err)
 }
 
 // diagnose prints findings to standard error, errors before warnings, and counts the errors.

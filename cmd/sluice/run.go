@@ -132,5 +132,5 @@ func (c *cli) refused(err error) error {
 		c.diagnose(at.Diagnostics, at.Sources)
 		return errTold
 	}
-	return c.absent(err)
+	return c.advised(err)
 }
