@@ -71,18 +71,19 @@ var environment = map[string]string{
 	"SLUICE_ADMIN_TOKEN": "example-token-of-no-value",
 }
 
+var loader = config.Loader{LookupEnv: func(name string) (string, bool) {
+	value, ok := environment[name]
+	return value, ok
+}, ReadFile: func(string) ([]byte, error) { return []byte("Bearer example-of-no-value\n"), nil }}
+
 func TestExamplesAreValid(t *testing.T) {
-	load := config.Loader{LookupEnv: func(name string) (string, bool) {
-		value, ok := environment[name]
-		return value, ok
-	}, ReadFile: func(string) ([]byte, error) { return []byte("Bearer example-of-no-value\n"), nil }}
 	for _, name := range files(t) {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg, findings := load.Load([]config.Source{{File: name, Text: text}})
+			cfg, findings := loader.Load([]config.Source{{File: name, Text: text}})
 			for _, f := range findings {
 				t.Errorf("%+v", f)
 			}
@@ -90,5 +91,32 @@ func TestExamplesAreValid(t *testing.T) {
 				t.Errorf("the configuration serves nothing: %+v", cfg)
 			}
 		})
+	}
+}
+
+// The snippets of docs/howto.md are together one configuration that runs.
+func TestHowtoIsValid(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "docs", "howto.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for i, part := range strings.Split(string(page), "```") {
+		if i%2 == 1 && strings.HasPrefix(part, "\n") { // others say what language they are in
+			text.WriteString(part[1:])
+		}
+	}
+	cfg, findings := loader.Load([]config.Source{{File: "howto.md", Text: []byte(text.String())}})
+	for _, f := range findings {
+		if f.Code != config.WarnNoEffect { // middlewares that are shown by themselves
+			t.Errorf("%+v", f)
+		}
+	}
+	if cfg == nil || len(cfg.Routers) < 3 || cfg.Management.Address != "127.0.0.1:9901" {
+		t.Errorf("the page has lost snippets:\n%s", text.String())
+	}
+	formatted, _ := acl.Format("howto.md", []byte(text.String()))
+	if diff := cmp.Diff(text.String(), string(formatted)); diff != "" {
+		t.Errorf("not formatted (-have +want):\n%s", diff)
 	}
 }

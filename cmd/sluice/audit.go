@@ -68,7 +68,7 @@ func (c *cli) auditFile(args []string) (string, error) {
 	if len(args) == 1 {
 		return args[0], nil
 	}
-	cfg, err := c.load(c.configPath, false)
+	cfg, err := c.load(c.config.path, false)
 	if err != nil {
 		return "", err
 	}
@@ -82,9 +82,9 @@ func (c *cli) auditFile(args []string) (string, error) {
 	case 1:
 		return files[0], nil
 	case 0:
-		return "", fmt.Errorf("no entrypoint of %s writes an audit log to a file: name the FILE", c.configPath)
+		return "", fmt.Errorf("no entrypoint of %s writes an audit log to a file: name the FILE", c.config.path)
 	}
-	return "", fmt.Errorf("%s has several audit logs, name one: %s", c.configPath, strings.Join(files, ", "))
+	return "", fmt.Errorf("%s has several audit logs, name one: %s", c.config.path, strings.Join(files, ", "))
 }
 
 func (c *cli) tailAudit(path string, o egress.TailOptions, verbatim bool) error {

@@ -48,7 +48,7 @@ func (c *cli) show(view string, views []string) error {
 		}
 		return usagef("unknown view %q, %s", view, hint)
 	}
-	cfg, err := c.load(c.configPath, false)
+	cfg, err := c.load(c.config.path, false)
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ Nothing is sent and nothing is bound.`,
 	cmd.Flags().StringVar(&credentials, "credentials", "", "directory of our certificates: ask the control plane where the actor is; nothing is woken")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with stable codes")
 	_ = cmd.RegisterFlagCompletionFunc("entrypoint", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		found, err := app.Inspect(c.configPath, false)
+		found, err := app.Inspect(c.config.path, false)
 		if err != nil || found.Config == nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -73,7 +73,7 @@ Nothing is sent and nothing is bound.`,
 }
 
 func (c *cli) explain(q app.Question, credentials string, asJSON bool) error {
-	cfg, err := c.load(c.configPath, false)
+	cfg, err := c.load(c.config.path, false)
 	if err != nil {
 		return err
 	}

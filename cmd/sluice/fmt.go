@@ -34,7 +34,7 @@ input. A file with syntax errors is left alone and reported.`,
 				return usagef("-w and --check exclude each other")
 			}
 			if len(files) == 0 {
-				files = []string{c.configPath}
+				files = []string{c.config.path}
 			}
 			var failed error
 			for _, name := range files {

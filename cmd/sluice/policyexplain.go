@@ -108,7 +108,7 @@ func (p *plane) routeOf(entrypoint, method, url string, fields []string) (*outco
 	if entrypoint == "" {
 		return nil, nil //nolint:nilnil // nothing was asked for
 	}
-	cfg, err := p.load(p.configPath, false)
+	cfg, err := p.load(p.config.path, false)
 	if err != nil {
 		return nil, err
 	}

@@ -28,10 +28,10 @@ type cli struct {
 	env      func(string) string
 	colors   bool // on err
 
-	configPath string
-	logLevel   string
-	logFormat  string
-	pidFile    string
+	config    pathFlag
+	logLevel  string
+	logFormat string
+	pidFile   string
 
 	began bool // the command line was understood
 }
@@ -56,7 +56,11 @@ func (c *cli) execute(args []string) int {
 	case errors.Is(err, errTold):
 		return exitFailed
 	case !c.began || errors.As(err, &usage):
-		fmt.Fprintf(c.err, "sluice: %v\nSee `%s --help`.\n", err, cmd.CommandPath())
+		fmt.Fprintf(c.err, "sluice: %v\n", err)
+		if cmd.HasParent() && !cmd.HasSubCommands() {
+			fmt.Fprintf(c.err, "Usage: %s\n", cmd.UseLine())
+		}
+		fmt.Fprintf(c.err, "See `%s --help`.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	fmt.Fprintf(c.err, "sluice: %v\n", err)
@@ -83,6 +87,9 @@ func (c *cli) root() *cobra.Command {
 			if len(args) == 0 {
 				return nil
 			}
+			if err := notConfig(cmd, args); err != nil {
+				return err
+			}
 			text := fmt.Sprintf("unknown command %q", args[0])
 			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 				text += ", did you mean " + strings.Join(s, " or ") + "?"
@@ -97,7 +104,8 @@ func (c *cli) root() *cobra.Command {
 	root.SetErr(c.err)
 	root.SetVersionTemplate(versionText())
 	flags := root.PersistentFlags()
-	flags.StringVarP(&c.configPath, "config", "c", "gateway.acl", "main configuration file, its name ends in .acl")
+	c.config.path = "gateway.acl"
+	flags.VarP(&c.config, "config", "c", "main configuration file, its name ends in .acl")
 	flags.StringVar(&c.logLevel, "log-level", "", "trace, debug, info, warn or error (default info)")
 	flags.StringVar(&c.logFormat, "log-format", "auto", "text, json, or auto: text on a terminal, json elsewhere")
 	flags.StringVar(&c.pidFile, "pid-file", "", "file that holds the process id while serving")
@@ -109,6 +117,10 @@ func (c *cli) root() *cobra.Command {
 	root.AddCommand(run, c.validateCommand(), c.configCommand(), c.fmtCommand(), c.explainCommand(), c.demoCommand(),
 		c.upgradeCommand(), c.versionCommand(), c.ateapiCommand(), c.ateletCommand(), c.routerCommand(), c.actorCommand(), c.policyCommand(), c.workerCommand(),
 		c.atespaceCommand(), c.templateCommand(), c.auditCommand(), c.devCommand())
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil { // by itself it shows that of sluice for any word
+		help.RunE = c.help(root, help.Run)
+	}
 	root.InitDefaultCompletionCmd()
 	if completion, _, err := root.Find([]string{"completion"}); err == nil { // by itself it exits 0 at any word
 		completion.Args = cobra.NoArgs
@@ -121,7 +133,7 @@ func (c *cli) root() *cobra.Command {
 func (c *cli) load(path string, files bool) (*config.Config, error) {
 	found, err := app.Inspect(path, files)
 	if err != nil {
-		return nil, err
+		return nil, c.advised(err)
 	}
 	c.diagnose(found.Diagnostics, found.Sources)
 	if found.Config == nil {

@@ -27,9 +27,9 @@ func (c *cli) runCommand() *cobra.Command {
   SIGHUP           load the configuration anew; one with an error changes nothing
   SIGUSR1          open log files anew
   SIGUSR2          hand over to the binary that is now installed, losing no connection`,
-		Args: cobra.NoArgs,
+		Args: notConfig,
 		RunE: func(*cobra.Command, []string) error {
-			o := app.Options{ConfigPath: c.configPath, Listen: listen, Process: true}
+			o := app.Options{ConfigPath: c.config.path, Listen: listen, Process: true}
 			if listen != "" {
 				var err error
 				if o.Listen, err = listenAddress(listen); err != nil {
@@ -79,6 +79,9 @@ func (c *cli) serve(o app.Options, serving func(*app.App)) error {
 		return err
 	}
 	bound := a.Bound()
+	if len(a.Config().Entrypoints) == 0 {
+		log.Warn("nothing listens: the configuration has no entrypoint")
+	}
 	for _, name := range slices.Sorted(maps.Keys(bound)) {
 		log.Info("listening", "entrypoint", name, "address", bound[name])
 	}
@@ -129,5 +132,5 @@ func (c *cli) refused(err error) error {
 		c.diagnose(at.Diagnostics, at.Sources)
 		return errTold
 	}
-	return err
+	return c.advised(err)
 }

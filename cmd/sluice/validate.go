@@ -20,7 +20,7 @@ everything that is wrong with it. Without FILE it checks that of --config. Exit 
 		},
 		RunE: func(_ *cobra.Command, files []string) error {
 			if len(files) == 0 {
-				files = []string{c.configPath}
+				files = []string{c.config.path}
 			}
 			var failed error
 			for i, path := range files {

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrRef is a text that names no actor.
-var ErrRef = errors.New("not an actor reference of the form atespace/name")
+var ErrRef = errors.New("not an actor reference of the form atespace/name, each of 1 to 63 lower-case letters, digits and hyphens")
 
 // Ref names an actor. It says nothing of which one: an actor that was deleted and created again has the same Ref and
 // another UID, so whatever is kept for an actor is kept by UID as well. The zero Ref names none.
@@ -35,15 +35,16 @@ func (r Ref) String() string { return r.Atespace + "/" + r.Name }
 func (r Ref) Check(field string) Faults {
 	var f Faults
 	if !ValidName(r.Atespace) {
-		f.Add(field+".atespace", nameReason, r.Atespace)
+		f.Add(field+".atespace", NameReason, r.Atespace)
 	}
 	if !ValidName(r.Name) {
-		f.Add(field+".name", nameReason, r.Name)
+		f.Add(field+".name", NameReason, r.Name)
 	}
 	return f
 }
 
-const nameReason = "%.80q is not 1 to 63 lower-case letters, digits and hyphens with a letter or digit at both ends"
+// NameReason says that a text, the one argument, is no name, and what would be one.
+const NameReason = "%.80q is not 1 to 63 lower-case letters, digits and hyphens with a letter or digit at both ends"
 
 // maxLabel is the length of a DNS label, and so of every name.
 const maxLabel = 63

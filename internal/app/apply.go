@@ -107,10 +107,7 @@ func (a *App) replace(ctx context.Context, p proposal) error {
 		defer a.moveState(stateReloading, stateRunning) // unless shutdown has begun meanwhile
 	}
 	began := time.Now()
-	sources, err := p.sources, p.err
-	if sources == nil && err == nil {
-		sources, err = a.sources()
-	}
+	sources, err := a.proposed(p)
 	var cfg *config.Config
 	if err == nil {
 		cfg, err = a.load(sources)
@@ -139,10 +136,7 @@ func (a *App) replace(ctx context.Context, p proposal) error {
 
 // load decodes and checks the configuration.
 func (a *App) load(sources provider.Sources) (*config.Config, error) {
-	cfg, ds := config.Load(sources)
-	if !ds.HasErrors() {
-		ds = append(ds, config.CheckFiles(cfg)...)
-	}
+	cfg, ds := config.LoadHere(sources)
 	if ds.HasErrors() {
 		return nil, &ConfigError{Diagnostics: ds, Sources: sources.Texts()}
 	}

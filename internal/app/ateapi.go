@@ -110,7 +110,7 @@ func StartAteapi(ctx context.Context, o AteapiOptions) (_ *Ateapi, err error) {
 // open opens what is in the data directory.
 func (a *Ateapi) open(ctx context.Context, o AteapiOptions) (err error) {
 	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
-		return err
+		return fmt.Errorf("the data directory (choose it with --data-dir): %w", err)
 	}
 	if a.hub, err = cert.OpenHub(cert.HubOptions{Dir: PKIDir(o.DataDir), Log: o.Log}); err != nil {
 		return fmt.Errorf("the certificates in %s: %w", PKIDir(o.DataDir), err)

@@ -29,13 +29,11 @@ func Inspect(path string, files bool) (*Inspection, error) {
 		return nil, err
 	}
 	i := &Inspection{Sources: sources.Texts()}
-	i.Config, i.Diagnostics = config.Load(sources)
-	if files && i.Config != nil {
-		i.Diagnostics = append(i.Diagnostics, config.CheckFiles(i.Config)...)
-		if i.Diagnostics.HasErrors() {
-			i.Config = nil
-		}
+	load := config.Load
+	if files {
+		load = config.LoadHere
 	}
+	i.Config, i.Diagnostics = load(sources)
 	return i, nil
 }
 

@@ -30,7 +30,7 @@ func (a *App) lifecycle() {
 		a.pause(cfg.ShutdownDelay)
 	}
 	a.servers.hide()
-	a.log.Info("draining", "bound", bound, "mode", mode)
+	a.log.Info("draining", "bound", bound, "mode", mode.String())
 	err := a.drainConnections(mode, bound)
 	a.err = errors.Join(failed, err, a.endParts(), a.release())
 	a.setState(stateStopped)

@@ -331,4 +331,16 @@ func TestWatching(t *testing.T) {
 	if !serves("/slow")() {
 		t.Error("a broken file has taken the route away")
 	}
+	write(filepath.Join(dir, "v3", "gateway.acl"), " \n")
+	gatewaytest.Until(t, "the emptied file is complained of", func() bool {
+		return strings.Contains(g.Process.String(), "empty, which would close everything")
+	})
+	if !serves("/slow")() {
+		t.Error("an emptied file has taken the route away")
+	}
+	if err := g.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), main) {
+		t.Errorf("an emptied file is put into force by a reload: %v", err)
+	}
+	write(filepath.Join(dir, "v3", "gateway.acl"), text("/again"))
+	gatewaytest.Until(t, "the file that was written again is served", serves("/again"))
 }

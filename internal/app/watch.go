@@ -1,7 +1,9 @@
 package app
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/provider"
@@ -14,6 +16,19 @@ func (a *App) sources() (provider.Sources, error) {
 		return inline(a.opts.Text), nil
 	}
 	return file.Read(a.opts.ConfigPath)
+}
+
+// proposed are the texts of a proposal. A file that has lost its text while it was in force is refused: a full disk or an
+// interrupted copy leaves one, and to be taken at its word would close every entrypoint and end the watching.
+func (a *App) proposed(p proposal) (provider.Sources, error) {
+	sources, err := p.sources, p.err
+	if sources == nil && err == nil {
+		sources, err = a.sources()
+	}
+	if err == nil && p.reason != starting && a.opts.ConfigPath != "" && len(bytes.TrimSpace(sources[0].Text)) == 0 {
+		return nil, fmt.Errorf("configuration file %s: empty, which would close everything; to serve nothing, stop the process", a.opts.ConfigPath)
+	}
+	return sources, err
 }
 
 // inline is a configuration that lies in no file.

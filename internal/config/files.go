@@ -16,8 +16,19 @@ import (
 // maxPEM bounds the certificate, key and CA files that are read.
 const maxPEM = 4 << 20
 
-// CheckFiles is Loader.CheckFiles with the zero Loader and the current time.
-func CheckFiles(cfg *Config) acl.Diagnostics { return Loader{}.CheckFiles(cfg, time.Now()) }
+// LoadHere is Load for this machine: what the configuration needs of it is checked too, by CheckFiles. Of a faulty
+// configuration that is done as far as it could be decoded, so that one run finds everything.
+func LoadHere(sources []Source) (*Config, acl.Diagnostics) {
+	cfg, diags := Loader{}.decode(sources, nil)
+	for _, d := range (Loader{}).CheckFiles(cfg, time.Now()) {
+		diags.Add(d)
+	}
+	diags.Sort()
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	return cfg, diags
+}
 
 // CheckFiles checks what a valid configuration needs of the machine: certificate, key and CA files that can be read,
 // parse and fit together, and the variable with the management token. Load does not do this, since a configuration
@@ -80,11 +91,10 @@ func (c *fileCheck) mutual(files [2]text, owner string) {
 		certs := c.certificates(data, own.at, what)
 		_, err := tls.X509KeyPair(data, data)
 		switch {
-		case !hasKey(data):
-			c.d.fail(CodeFile, own.at, "%s holds no private key in PEM form", what)
+		case !c.key(data, own.at, what):
 		case len(certs) == 0: // has been reported
 		case err != nil:
-			c.d.fail(CodeFile, own.at, "the key in %s is not that of its certificate, or cannot be parsed", what)
+			c.bad(own.at, "the key in %s is not that of its certificate, or cannot be parsed", what)
 		default:
 			c.dates(certs[0], own.at, owner)
 		}
@@ -116,15 +126,12 @@ func (c *fileCheck) pair(t KeyPair, owner string) {
 			leaf = certs[0]
 		}
 	}
-	if okKey && !hasKey(key) {
-		c.d.fail(CodeFile, t.KeyPos, "key_file of %s holds no private key in PEM form", owner)
-		okKey = false
-	}
+	okKey = okKey && c.key(key, t.KeyPos, "key_file of "+owner)
 	if !okChain || !okKey {
 		return
 	}
 	if _, err := tls.X509KeyPair(chain, key); err != nil {
-		c.d.fail(CodeFile, t.KeyPos, "key_file of %s is not the key of the certificate in cert_file, or cannot be parsed", owner)
+		c.bad(t.KeyPos, "key_file of %s is not the key of the certificate in cert_file, or cannot be parsed", owner)
 		return
 	}
 	c.dates(leaf, t.CertPos, owner)
@@ -156,33 +163,54 @@ func (c *fileCheck) certificates(data []byte, at acl.Span, what string) []*x509.
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			c.d.fail(CodeFile, at, "certificate %d in %s cannot be parsed", len(out)+1, what)
+			c.bad(at, "certificate %d in %s cannot be parsed", len(out)+1, what)
 			return nil
 		}
 		out = append(out, cert)
 	}
 	if len(out) == 0 {
-		c.d.fail(CodeFile, at, "%s holds no certificate in PEM form", what)
+		diag := c.bad(at, "%s holds no certificate in PEM form", what)
+		if _, err := x509.ParseCertificate(data); err == nil {
+			diag.Hint = "it is in DER form, which `openssl x509 -inform der` turns into PEM"
+		}
 	}
 	return out
 }
 
-func hasKey(data []byte) bool {
+// key looks for a private key that can be used, and reports when there is none.
+func (c *fileCheck) key(data []byte, at acl.Span, what string) bool {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		switch block.Type {
 		case "PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY":
-			return true
+			if block.Headers["DEK-Info"] == "" { // RFC 1421 section 4.6.1.3
+				return true
+			}
+		case "ENCRYPTED PRIVATE KEY":
+		default:
+			continue
 		}
+		c.bad(at, "%s holds a private key that is encrypted", what).Hint = "nobody is there to type a passphrase: `openssl pkey` decrypts it; keep the file readable by the gateway alone"
+		return false
 	}
+	c.bad(at, "%s holds no private key in PEM form", what)
 	return false
+}
+
+// bad reports a file that cannot be used. Its path is shown: that is what has to be looked at.
+func (c *fileCheck) bad(at acl.Span, format string, args ...any) *acl.Diagnostic {
+	diag := c.d.fail(CodeFile, at, format, args...)
+	diag.ShowValue = true
+	return diag
 }
 
 // read reads a bounded regular file.
 func (c *fileCheck) read(path string, at acl.Span, what string) ([]byte, bool) {
+	if path == "" { // it could not be decoded, which has been reported
+		return nil, false
+	}
 	data, err := readBounded(path, maxPEM)
 	if err != nil {
-		diag := c.d.fail(CodeFile, at, "%s: %s", what, readError(err))
-		diag.ShowValue = true
+		c.bad(at, "%s: %s", what, readError(err))
 		return nil, false
 	}
 	return data, true

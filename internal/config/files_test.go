@@ -64,6 +64,21 @@ func TestCheckFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	none := filepath.Join(dir, "none")
+	encrypted := filepath.Join(dir, "encrypted.key")
+	writePEM(t, encrypted, "ENCRYPTED PRIVATE KEY", []byte("0"))
+	older := filepath.Join(dir, "older.key")
+	if err := os.WriteFile(older, []byte("-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nMDA=\n-----END EC PRIVATE KEY-----\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "good.der")
+	pemText, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(pemText)
+	if err := os.WriteFile(binary, block.Bytes, 0o600); err != nil {
+		t.Fatal(err)
+	}
 
 	for _, c := range []struct {
 		name, cert, key string
@@ -79,6 +94,9 @@ func TestCheckFiles(t *testing.T) {
 		{"key in the place of the certificate", goodKey, good, []string{"cert config.file no certificate", "key config.file no private key"}},
 		{"broken certificate", broken, goodKey, []string{"cert config.file certificate 1"}},
 		{"broken key", good, brokenKey, []string{"key config.file cannot be parsed"}},
+		{"encrypted key", good, encrypted, []string{"key config.file is encrypted"}},
+		{"encrypted key of older form", good, older, []string{"key config.file is encrypted"}},
+		{"binary certificate", binary, goodKey, []string{"cert config.file no certificate"}},
 		{"expired", old, oldKey, []string{"cert config.warn.certificate_expired expired on 2026-11-30"}},
 		{"not yet valid", soon, soonKey, []string{"cert config.warn.certificate_expired not valid before"}},
 	} {
@@ -95,6 +113,9 @@ func TestCheckFiles(t *testing.T) {
 			var got []string
 			for _, d := range found {
 				got = append(got, fmt.Sprintf("%d:%d %s %s", d.Span.Start.Line, d.Span.Start.Col, d.Code, d.Message))
+				if strings.Contains(d.Message, "encrypted") && !strings.Contains(d.Hint, "openssl pkey") || c.cert == binary && !strings.Contains(d.Hint, "DER") {
+					t.Errorf("does not say what to do: %s", d.Hint)
+				}
 				if strings.Contains(d.Message, canary) {
 					t.Errorf("shows the content of a file: %s", d.Message)
 				}
@@ -219,6 +240,37 @@ func TestCheckEgressControlFiles(t *testing.T) {
 	} {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+}
+
+// One run finds everything, also where the text is at fault; what was not written, or not decoded, is not looked for.
+func TestLoadHere(t *testing.T) {
+	cfg, diags := config.LoadHere([]config.Source{src("f.acl", `
+entrypoints "e" {
+  address = ":1"
+  tls {
+    cert_file = "/none/a.pem"
+    key_file  = 7
+  }
+}
+routers "r" {
+  rule    = "Path(`+"`/`"+`)"
+  service = "nobody"
+}
+`)})
+	got := report(diags)
+	for _, want := range []string{"5:17: error config.file: cert_file", "6:17: error config.type: key_file", "11:13: error config.reference"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is not in\n%s", want, got)
+		}
+	}
+	if cfg != nil || len(diags) != 3 {
+		t.Errorf("%v, %d findings:\n%s", cfg, len(diags), got)
+	}
+	for _, d := range diags {
+		if d.Code == config.CodeFile && !d.ShowValue {
+			t.Error("the path of the file is not shown")
 		}
 	}
 }

@@ -93,7 +93,7 @@ func readError(err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "the file does not exist"
 	case errors.Is(err, fs.ErrPermission):
-		return "the file must not be read by this user"
+		return "this user may not read the file"
 	case errors.Is(err, errTooLarge):
 		return "the file is too large"
 	case errors.Is(err, errNotRegular):

@@ -132,6 +132,9 @@ func (d *decoder) call(v *acl.Value, what string, t text) text {
 	default:
 		diag := d.fail(CodeType, v.Span, "%s: there is no function %s", what, v.Func)
 		diag.Hint = `the functions are env("NAME"), env("NAME", "default") and file("path")`
+		if c := v.Func[0]; c >= 'A' && c <= 'Z' { // a matcher
+			diag.Hint = "a rule is one string, its arguments in backticks: rule = \"PathPrefix(`/v1`)\""
+		}
 	}
 	return t
 }

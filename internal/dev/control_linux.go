@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/fabric"
@@ -213,6 +214,9 @@ func (o *Options) explained(err error) error {
 	left, lerr := o.left()
 	if len(left) > 0 {
 		return fmt.Errorf("%w (run %s); one that was killed has left %d things there: sluice dev clean %s", err, o.Run, len(left), o.named())
+	}
+	if others := claims(); len(others) > 0 {
+		return errors.Join(fmt.Errorf("%w (run %s); say the RUN behind the command, there is %s", err, o.Run, strings.Join(others, ", ")), lerr)
 	}
 	return errors.Join(fmt.Errorf("%w (run %s)", err, o.Run), lerr)
 }

@@ -3,6 +3,7 @@ package dev_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -167,6 +168,23 @@ func TestForeignDirectory(t *testing.T) {
 		t.Error(err)
 	}
 	if err := dev.Up(t.Context(), dev.Options{Run: name, Workers: 1, Slots: 1, Self: self, Worker: "/no/such/worker"}); !errors.Is(err, dev.ErrOptions) {
+		t.Error(err)
+	}
+}
+
+// Who has not said which network is told which there are.
+func TestOtherNetworksAreNamed(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: without root nothing is looked at")
+	}
+	other := "x" + runName()
+	claim, err := net.Listen("unix", "@sluice-dev-"+other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer claim.Close()
+	o := dev.Options{Run: runName(), Dir: filepath.Join(t.TempDir(), "none")}
+	if _, err := dev.Look(t.Context(), o); !errors.Is(err, dev.ErrNone) || !strings.Contains(err.Error(), "there is ") || !strings.Contains(err.Error(), other) {
 		t.Error(err)
 	}
 }

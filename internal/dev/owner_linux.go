@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +47,25 @@ func claimed(run string) bool {
 	return !errors.Is(err, syscall.ECONNREFUSED)
 }
 
-func claimOf(run string) string { return "@sluice-dev-" + run }
+const claimPrefix = "@sluice-dev-"
+
+func claimOf(run string) string { return claimPrefix + run }
+
+// claims are the runs that anybody has claimed, sorted.
+func claims() []string {
+	table, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for line := range strings.Lines(string(table)) {
+		if _, run, found := strings.Cut(line, " "+claimPrefix); found {
+			all = append(all, strings.TrimSpace(run))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
 
 func runs(run string) error {
 	return fmt.Errorf("%w with the run %s, or is just being started, removed or cleaned", ErrRuns, run)

@@ -71,6 +71,8 @@ Have it reach out, as itself (add -d to the command above, and the path /run):
 Look at it, and change it:
   export %[14]sSLUICE_CONTROL=%[9]s SLUICE_CREDENTIALS=%[3]s
   sluice actor list; sluice worker list; sluice policy get %[4]s
+  sluice audit tail -f %[2]s
+  sluice actor logs %[4]s --log-dir %[17]s
   sluice actor suspend %[4]s
   %[11]s=$(cat %[12]s) sluice actor cut %[4]s --management %[13]s
 
@@ -78,7 +80,7 @@ Ctrl-C, or sluice dev down %[10]s, drains and removes everything. After kill -9:
 
 `, s.logs(), s.auditLog(), admin, demoActor, portOf(s.forwarded(routerPart)), apiName, evilName, s.auditLog(), s.forwarded(ateapiPart), s.named(),
 		managementToken, s.path("token"), s.management(), s.found(),
-		filepath.Join(admin, app.ServiceMount, cert.TrustFile), filepath.Join(admin, app.IdentityMount, cert.CredentialFile))
+		filepath.Join(admin, app.ServiceMount, cert.TrustFile), filepath.Join(admin, app.IdentityMount, cert.CredentialFile), s.path("logs", "actors"))
 	return b.String()
 }
 

@@ -125,7 +125,7 @@ func (p *Plane) GetActor(ctx context.Context, ref actor.Ref) (actor.Actor, error
 // atespace, or with an empty one all.
 func (p *Plane) ListActors(ctx context.Context, atespace string, after actor.Ref, limit int) ([]actor.Actor, error) {
 	if atespace != "" && !actor.ValidName(atespace) {
-		return nil, actor.Refuse(actor.InvalidArgument, "atespace: %.80q is no name", atespace)
+		return nil, actor.Refuse(actor.InvalidArgument, "atespace: "+actor.NameReason, atespace)
 	}
 	return view(ctx, p, func(tx store.Tx) (out []actor.Actor, err error) {
 		if atespace != "" {

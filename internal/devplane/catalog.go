@@ -15,7 +15,7 @@ type nothing struct{}
 // CreateAtespace makes an atespace.
 func (p *Plane) CreateAtespace(ctx context.Context, name string) (m actor.Meta, err error) {
 	if !actor.ValidName(name) {
-		return m, actor.Refuse(actor.InvalidArgument, "atespace.metadata.name: %.80q is no name", name)
+		return m, actor.Refuse(actor.InvalidArgument, "atespace.metadata.name: "+actor.NameReason, name)
 	}
 	return update(ctx, p, func(tx store.Tx) (m actor.Meta, err error) {
 		err = create(tx, atespaceKey(name), &nothing{}, &m)
@@ -26,7 +26,7 @@ func (p *Plane) CreateAtespace(ctx context.Context, name string) (m actor.Meta, 
 // GetAtespace returns what is known of an atespace.
 func (p *Plane) GetAtespace(ctx context.Context, name string) (actor.Meta, error) {
 	if !actor.ValidName(name) {
-		return actor.Meta{}, actor.Refuse(actor.InvalidArgument, "atespace.name: %.80q is no name", name)
+		return actor.Meta{}, actor.Refuse(actor.InvalidArgument, "atespace.name: "+actor.NameReason, name)
 	}
 	return view(ctx, p, func(tx store.Tx) (actor.Meta, error) { return getAtespace(tx, name) })
 }
@@ -50,7 +50,7 @@ func (p *Plane) ListAtespaces(ctx context.Context, after string, limit int) ([]a
 // DeleteAtespace forgets an atespace, which must hold no actors and no templates any more.
 func (p *Plane) DeleteAtespace(ctx context.Context, name string, t actor.Terms) (actor.Meta, error) {
 	if !actor.ValidName(name) {
-		return actor.Meta{}, actor.Refuse(actor.InvalidArgument, "atespace.name: %.80q is no name", name)
+		return actor.Meta{}, actor.Refuse(actor.InvalidArgument, "atespace.name: "+actor.NameReason, name)
 	}
 	return update(ctx, p, func(tx store.Tx) (actor.Meta, error) {
 		m, err := getAtespace(tx, name)
@@ -105,7 +105,7 @@ func (p *Plane) GetTemplate(ctx context.Context, ref actor.Ref) (actor.Template,
 // ListTemplates returns up to limit templates of an atespace in the order of their names, from the first behind after.
 func (p *Plane) ListTemplates(ctx context.Context, atespace, after string, limit int) ([]actor.Template, error) {
 	if !actor.ValidName(atespace) {
-		return nil, actor.Refuse(actor.InvalidArgument, "atespace: %.80q is no name", atespace)
+		return nil, actor.Refuse(actor.InvalidArgument, "atespace: "+actor.NameReason, atespace)
 	}
 	return view(ctx, p, func(tx store.Tx) ([]actor.Template, error) {
 		records, err := tx.List(KindTemplate, atespace, after, limit)

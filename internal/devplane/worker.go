@@ -21,7 +21,7 @@ const (
 func checkWorker(w actor.Worker) error {
 	var f actor.Faults
 	if !actor.ValidName(w.Name) {
-		f.Add("worker.metadata.name", "%.80q is no name", w.Name)
+		f.Add("worker.metadata.name", actor.NameReason, w.Name)
 	}
 	checkCapacity(&f, "worker.status.capacity.actors", w.Actors)
 	four, six := 0, 0
@@ -122,7 +122,7 @@ func bound(w actor.Worker, caller string) error {
 func (p *Plane) RegisterWorker(ctx context.Context, caller, name string, c actor.Capacity) (actor.Worker, error) {
 	var f actor.Faults
 	if !actor.ValidName(name) {
-		f.Add("worker.name", "%.80q is no name", name)
+		f.Add("worker.name", actor.NameReason, name)
 	}
 	checkCapacity(&f, "capacity.actors", c.Actors)
 	checkLabels(&f, "hardware.attributes", c.Hardware)
@@ -198,7 +198,7 @@ func (p *Plane) UpdateWorker(ctx context.Context, w actor.Worker, t actor.Terms)
 // GetWorker returns a worker.
 func (p *Plane) GetWorker(ctx context.Context, name string) (actor.Worker, error) {
 	if !actor.ValidName(name) {
-		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker.name: %.80q is no name", name)
+		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker.name: "+actor.NameReason, name)
 	}
 	return view(ctx, p, func(tx store.Tx) (actor.Worker, error) { return getWorker(tx, name) })
 }
@@ -222,7 +222,7 @@ func (p *Plane) ListWorkers(ctx context.Context, after string, limit int) ([]act
 // ListHosted returns up to limit actors that have a place on a worker, in the order of their UIDs, from the first behind after.
 func (p *Plane) ListHosted(ctx context.Context, name, after string, limit int) ([]actor.Actor, error) {
 	if !actor.ValidName(name) {
-		return nil, actor.Refuse(actor.InvalidArgument, "worker.name: %.80q is no name", name)
+		return nil, actor.Refuse(actor.InvalidArgument, "worker.name: "+actor.NameReason, name)
 	}
 	return view(ctx, p, func(tx store.Tx) (out []actor.Actor, err error) {
 		if _, err := getWorker(tx, name); err != nil {
@@ -261,7 +261,7 @@ func (p *Plane) DrainWorker(ctx context.Context, name string) (actor.Worker, err
 // are kept there, and operations on them that are under way will find that they have lost.
 func (p *Plane) DeleteWorker(ctx context.Context, name string, t actor.Terms) (actor.Worker, error) {
 	if !actor.ValidName(name) {
-		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker.name: %.80q is no name", name)
+		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker.name: "+actor.NameReason, name)
 	}
 	return update(ctx, p, func(tx store.Tx) (actor.Worker, error) {
 		w, err := getWorker(tx, name)

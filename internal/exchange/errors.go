@@ -21,7 +21,6 @@ const (
 	CodeMethodNotAllowed   Code = "method_not_allowed"
 	CodeNotImplemented     Code = "not_implemented"
 	CodeExpectationFailed  Code = "expectation_failed"
-	CodeMisdirected        Code = "misdirected_request"
 	CodeBadHandshake       Code = "bad_websocket_handshake"
 	CodeUpgradeRequired    Code = "upgrade_required"
 	CodeOrigin             Code = "origin_not_allowed"
@@ -91,6 +90,11 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Fault says what is wrong with what a client has sent, in words of ours alone: it quotes nothing, so that logs may show it.
+type Fault string
+
+func (f Fault) Error() string { return string(f) }
 
 // Reject makes an error for a request that the gateway refuses.
 func Reject(status int, code Code, public string) *Error {

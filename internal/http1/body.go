@@ -180,9 +180,7 @@ func (c *serverConn) fillBody() error {
 	case c.forced.Load():
 		return exchange.ErrForced
 	case cause == conn.CauseDeadline:
-		e := refuse(408, exchange.CodeBodyTimeout, "Request body timeout")
-		e.Limit = "body_idle_timeout"
-		return e
+		return over(408, exchange.CodeBodyTimeout, "Request body timeout", "body_idle_timeout")
 	case cause == conn.CauseDrain: // it was meant for an idle connection
 		return nil
 	case err == io.EOF:

@@ -2,7 +2,6 @@ package http1
 
 import (
 	"bytes"
-	"errors"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
@@ -17,7 +16,7 @@ const (
 
 var crlf = []byte("\r\n")
 
-var errChunk = errors.New("malformed chunked body")
+var errChunk error = exchange.Fault("malformed chunked body")
 
 type chunkState uint8
 

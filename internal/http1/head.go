@@ -93,9 +93,16 @@ func (h *head) tooLong(have int, lim Limits, request bool) *exchange.Error {
 		return nil
 	}
 	if request && !h.inside {
-		return refuse(414, exchange.CodeURITooLong, "Request target too long")
+		return over(414, exchange.CodeURITooLong, "Request target too long", "max_header_bytes")
 	}
-	return refuse(431, exchange.CodeHeaderTooLarge, "Request header fields too large")
+	return over(431, exchange.CodeHeaderTooLarge, "Request header fields too large", "max_header_bytes")
+}
+
+// over refuses what is beyond the limit of a key.
+func over(status int, code exchange.Code, public, limit string) *exchange.Error {
+	e := refuse(status, code, public)
+	e.Limit = limit
+	return e
 }
 
 func refuse(status int, code exchange.Code, public string) *exchange.Error {
@@ -107,13 +114,12 @@ func refuse(status int, code exchange.Code, public string) *exchange.Error {
 // badHead is the answer to every malformed head; why is for the operator.
 func badHead(why string) *exchange.Error {
 	e := refuse(400, exchange.CodeBadRequest, "Malformed request")
-	e.Err = headError(why)
+	e.Err = exchange.Fault(why)
 	return e
 }
 
-type headError string
-
-func (e headError) Error() string { return string(e) }
+// tlsHandshake is the first byte of every TLS connection (RFC 8446 section 5.1).
+const tlsHandshake = 0x16
 
 // requestLine parses method SP target SP version CRLF, after at most one empty line (RFC 9112 §2.2).
 func (h *head) requestLine(b []byte) (int, *exchange.Error) {
@@ -129,6 +135,9 @@ func (h *head) requestLine(b []byte) (int, *exchange.Error) {
 		i++
 	}
 	if i == n || i == h.at || b[i] != ' ' {
+		if b[h.at] == tlsHandshake {
+			return -1, badHead("a TLS handshake, where clear text is spoken")
+		}
 		return -1, badHead("request line has no method")
 	}
 	h.method = span{h.at, i}
@@ -209,7 +218,7 @@ func (h *head) field(b []byte, f *exchange.Fields, lim Limits) (int, *exchange.E
 		return next, nil
 	}
 	if h.lines++; h.lines > lim.MaxHeaders {
-		return -1, refuse(431, exchange.CodeHeaderTooLarge, "Too many request header fields")
+		return -1, over(431, exchange.CodeHeaderTooLarge, "Too many request header fields", "max_headers")
 	}
 	f.AppendLine(l)
 	return next, h.note(b, &l)

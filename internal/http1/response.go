@@ -219,7 +219,7 @@ var chunkTail = []byte("\r\n0\r\n\r\n")
 // errLength ends a response whose body does not have the length that its head gave.
 var errLength = &exchange.Error{
 	Status: 502, Code: exchange.CodeBadResponse, Public: "Bad gateway", Outcome: exchange.OutcomeFailed,
-	Err: headError("body length differs from Content-Length"),
+	Err: exchange.Fault("body length differs from Content-Length"),
 }
 
 // CanSendRaw reports whether chunks may be passed on as they are.

@@ -187,7 +187,7 @@ func (c *serverConn) interrupted() bool {
 		}
 	case conn.CauseDeadline:
 		if c.phase.Load() == phaseHead && c.w > c.r {
-			c.refuseHead(refuse(408, exchange.CodeHeaderTimeout, "Request header timeout"))
+			c.refuseHead(over(408, exchange.CodeHeaderTimeout, "Request header timeout", "header_timeout"))
 		}
 	}
 	return false

@@ -170,6 +170,6 @@ func (st *stream) InterruptBody() {
 // BadBody is the error of a request body that breaks the protocol.
 func BadBody(why string) error {
 	e := exchange.Reject(400, exchange.CodeBadBody, "Malformed request body")
-	e.Err = headError(why)
+	e.Err = exchange.Fault(why)
 	return e
 }

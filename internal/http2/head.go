@@ -8,20 +8,25 @@ import (
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
 
-// headError says what is wrong with a request, to the operator.
-type headError string
-
-func (e headError) Error() string { return string(e) }
-
 // badHead is the answer to a malformed head (RFC 9113 §8.1.1).
 func badHead(why string) *exchange.Error {
 	e := exchange.Reject(400, exchange.CodeBadRequest, "Malformed request")
-	e.Err = headError(why)
+	e.Err = exchange.Fault(why)
 	return e
 }
 
-// tooLarge refuses a head that is over a limit.
-var tooLarge = exchange.Reject(431, exchange.CodeHeaderTooLarge, "Request header fields too large")
+// Refusals of a head that is over a limit.
+var (
+	tooLarge = over(431, exchange.CodeHeaderTooLarge, "Request header fields too large", "max_header_bytes")
+	tooMany  = over(431, exchange.CodeHeaderTooLarge, "Too many request header fields", "max_headers")
+	tooLong  = over(414, exchange.CodeURITooLong, "Request target too long", "max_header_bytes")
+)
+
+func over(status int, code exchange.Code, public, limit string) *exchange.Error {
+	e := exchange.Reject(status, code, public)
+	e.Limit = limit
+	return e
+}
 
 // Head reads the fields of a request, for HTTP/2 and whatever else sends heads as lists of fields. They are held against
 // the rules and limits that HTTP/1.1 heads are held against, and written into a block the way HTTP/1.1 would: what forwards
@@ -161,7 +166,7 @@ func (h *Head) begin() {
 	}
 	h.size = requestLineExtra + len(h.method) + len(h.path) + len(h.protocol)
 	if h.size > h.limits.Bytes {
-		h.Refuse(exchange.Reject(414, exchange.CodeURITooLong, "Request target too long"))
+		h.Refuse(tooLong)
 		return
 	}
 	h.Block = append(append(append(h.Block, h.method...), h.path...), h.protocol...)
@@ -282,7 +287,7 @@ func (h *Head) line(name, value string) {
 		h.Refuse(tooLarge)
 		return
 	case h.count > h.limits.Fields:
-		h.Refuse(exchange.Reject(431, exchange.CodeHeaderTooLarge, "Too many request header fields"))
+		h.Refuse(tooMany)
 		return
 	}
 	h.Block = appendLine(h.Block, &h.q.Fields, name, value)

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"errors"
 	"math"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 // limitCall is the limit that a gRPC client sets itself, by the name of its field.
 const limitCall = "grpc-timeout"
 
-var errBadTimeout = errors.New("grpc-timeout is not up to eight digits and one of H, M, S, m, u, n")
+var errBadTimeout error = exchange.Fault("grpc-timeout is not up to eight digits and one of H, M, S, m, u, n")
 
 // takeCall finds out whether the exchange is a gRPC call, and takes its client's deadline in. It runs since the request came.
 func (f *forward) takeCall() error {

@@ -254,6 +254,8 @@ func question(q Question, tls bool) (*exchange.Exchange, error) {
 		} else {
 			target = ""
 		}
+	} else if target != "" && target != "*" && target[0] != '/' && target[0] != '?' {
+		return nil, fmt.Errorf("URL %q has no scheme: http://%s, or a path from its / on", q.URL, q.URL)
 	}
 	target, _, _ = strings.Cut(target, "#")
 	if target == "" || target[0] == '?' {

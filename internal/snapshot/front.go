@@ -252,7 +252,7 @@ func input(x *exchange.Exchange, slash bool) (route.Input, error) {
 	norm, _, err := route.NormalPath(nil, r.Path, slash)
 	if err != nil {
 		e := exchange.Reject(400, exchange.CodeBadRequest, "Malformed request path")
-		e.Err = err
+		e.Err = exchange.Fault(err.Error())
 		return route.Input{}, e
 	}
 	r.Normal = norm

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"crypto/tls"
+	"errors"
 	"net/netip"
 	"strconv"
 	"time"
@@ -132,15 +133,27 @@ func appendOptional(b []byte, x *exchange.Exchange) []byte {
 		b = append(b, `,"limit":`...)
 		b = appendText(b, r.Limit, maxName)
 	}
-	if r.Err != nil && (r.Outcome == exchange.OutcomeFailed || r.Outcome == exchange.OutcomeAborted) {
-		// Only what went wrong behind us: the cause of a refusal may quote the client.
-		b = append(b, `,"error":`...)
-		b = appendText(b, maskURLs(r.Err.Error()), maxCause)
+	if r.Err != nil {
+		b = appendCause(b, r)
 	}
 	if v := tlsVersion(x); v != "" {
 		b = append(b, `,"tls_version":"`...)
 		b = append(b, v...)
 		b = append(b, '"')
+	}
+	return b
+}
+
+// appendCause says what went wrong behind us, or what is wrong with a request that was refused. Other causes of a refusal may
+// quote the client.
+func appendCause(b []byte, r *exchange.Record) []byte {
+	if r.Outcome == exchange.OutcomeFailed || r.Outcome == exchange.OutcomeAborted {
+		b = append(b, `,"error":`...)
+		return appendText(b, maskURLs(r.Err.Error()), maxCause)
+	}
+	if fault, ok := errors.AsType[exchange.Fault](r.Err); ok {
+		b = append(b, `,"error":`...)
+		b = appendText(b, string(fault), maxCause)
 	}
 	return b
 }

@@ -115,6 +115,12 @@ func TestAccessLogJSON(t *testing.T) {
 	rejected.Record.Status, rejected.Record.Outcome = 404, exchange.OutcomeRejected
 	rejected.Record.Code, rejected.Record.Limit = exchange.CodeNoRoute, "max_headers"
 
+	rejected.Record.Err = fmt.Errorf("canary: %w", &exchange.Error{Err: exchange.Fault("in our words")})
+	quoting := begin(1)
+	quoting.Begin(client{}, &conn.Alarm{}, quoting.Conn, time.Unix(0, 0))
+	quoting.Record.Status, quoting.Record.Outcome, quoting.Record.Code = 400, exchange.OutcomeRejected, exchange.CodeBadRequest
+	quoting.Record.Err = errors.New("what the client has sent: canary")
+
 	left := begin(1)
 	left.Begin(client{}, &conn.Alarm{}, left.Conn, time.Unix(0, 0))
 	left.Record.Outcome = exchange.OutcomeDisconnected
@@ -124,7 +130,7 @@ func TestAccessLogJSON(t *testing.T) {
 	failed.Record.Status, failed.Record.Outcome, failed.Record.Code = 502, exchange.OutcomeFailed, exchange.CodeConnectFailed
 	failed.Record.Err = errors.New(`dial "http://user:canary@10.0.0.1": refused`)
 
-	got := strings.Split(strings.TrimSuffix(written(t, "json", proxied, rejected, left, failed), "\n"), "\n")
+	got := strings.Split(strings.TrimSuffix(written(t, "json", proxied, rejected, quoting, left, failed), "\n"), "\n")
 	want := []string{
 		`{"timestamp":"2026-11-30T08:04:07.214Z","client_ip":"203.0.113.9","method":"GET","path":"/v1/chat/completions",` +
 			`"host":"api.example.com","status":200,"response_bytes":3456,"duration_ms":1234,"backend":"http://10.0.0.2:8000",` +
@@ -133,7 +139,10 @@ func TestAccessLogJSON(t *testing.T) {
 			`"attempts":2,"tls_version":"1.3"}`,
 		`{"timestamp":"1970-01-01T00:00:00.000Z","client_ip":null,"method":"GET","path":"/x","host":null,"status":404,` +
 			`"response_bytes":0,"duration_ms":0,"backend":null,"router":null,"entrypoint":"web","user_agent":null,` +
-			`"peer_ip":null,"protocol":"HTTP/1.1","outcome":"rejected","bytes_in":0,"error_code":"no_route","limit":"max_headers"}`,
+			`"peer_ip":null,"protocol":"HTTP/1.1","outcome":"rejected","bytes_in":0,"error_code":"no_route","limit":"max_headers","error":"in our words"}`,
+		`{"timestamp":"1970-01-01T00:00:00.000Z","client_ip":"192.0.2.7","method":null,"path":null,"host":null,"status":400,` +
+			`"response_bytes":0,"duration_ms":0,"backend":null,"router":null,"entrypoint":"web","user_agent":null,` +
+			`"peer_ip":"192.0.2.7","protocol":"HTTP/1.1","outcome":"rejected","bytes_in":0,"error_code":"bad_request"}`,
 		`{"timestamp":"1970-01-01T00:00:00.000Z","client_ip":"192.0.2.7","method":null,"path":null,"host":null,"status":499,` +
 			`"response_bytes":0,"duration_ms":0,"backend":null,"router":null,"entrypoint":"web","user_agent":null,` +
 			`"peer_ip":"192.0.2.7","protocol":"HTTP/1.1","outcome":"disconnected","bytes_in":0}`,

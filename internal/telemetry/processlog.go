@@ -75,10 +75,12 @@ func secretName(name string) bool {
 	return false
 }
 
-// mask is the ReplaceAttr of the process log.
+// mask is the ReplaceAttr of the process log. Durations are written as people do, in either format.
 func mask(groups []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindString, slog.KindAny:
+	case slog.KindDuration: // as JSON it would be a number of nanoseconds, which says its unit nowhere
+		return slog.String(a.Key, a.Value.Duration().String())
 	default:
 		return a // numbers, times and truth values are no secrets
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/telemetry"
 )
@@ -35,13 +36,13 @@ func TestProcessLog(t *testing.T) {
 		log := slog.New(h).With("client_secret", "canary")
 		log.Info("too low")
 		log.Warn("shown", "address", "127.0.0.1:80", "Authorization", "Bearer canary", "api_key", "canary", "set-cookie", "canary",
-			slog.Group("credentials", "name", "canary"), "auth_token", []byte("canary"), "token_env", "NAME_OF_TOKEN", "prompt_tokens", 17,
+			slog.Group("credentials", "name", "canary"), "auth_token", []byte("canary"), "token_env", "NAME_OF_TOKEN", "prompt_tokens", 17, "took", 30*time.Second,
 			"url", "http://user:canary@example.com/a@b", "error", errors.New("dial redis://:canary@10.0.0.1: refused, see http://example.com/"))
 		text := content(t, file.Name())
 		if strings.Contains(text, "canary") || strings.Contains(text, "too low") {
 			t.Errorf("%q: %s", c.format, text)
 		}
-		for _, part := range []string{"shown", "127.0.0.1:80", "NAME_OF_TOKEN", "17", "example.com/a@b", "refused", "http://example.com/", "10.0.0.1"} {
+		for _, part := range []string{"shown", "127.0.0.1:80", "NAME_OF_TOKEN", "17", "30s", "example.com/a@b", "refused", "http://example.com/", "10.0.0.1"} {
 			if !strings.Contains(text, part) {
 				t.Errorf("%q: no %s in %s", c.format, part, text)
 			}

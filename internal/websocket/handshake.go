@@ -49,7 +49,7 @@ func Check(x *exchange.Exchange) (key []byte, err error) {
 	if string(version) != Version {
 		x.OnHead(wanted{})
 		e := exchange.Reject(426, exchange.CodeUpgradeRequired, "WebSocket version not supported")
-		e.Err = errors.New("Sec-WebSocket-Version is not 13")
+		e.Err = exchange.Fault("Sec-WebSocket-Version is not 13")
 		return nil, e
 	}
 	if over2 {
@@ -73,7 +73,7 @@ func Required(x *exchange.Exchange) error {
 
 func invalid(why string) error {
 	e := exchange.Reject(400, exchange.CodeBadHandshake, "Invalid WebSocket handshake")
-	e.Err = errors.New(why)
+	e.Err = exchange.Fault(why)
 	return e
 }
 
