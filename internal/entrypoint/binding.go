@@ -66,14 +66,13 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	growStack()
 	defer b.over(c)
 	defer b.recover(c)
-	if o.proxied(c.Info().Remote.Addr()) && !b.introduced(c, o) {
-		return
-	}
-	if o.MaxPerClient > 0 {
+	switch {
+	case !b.introduced(c, o):
+	case o.MaxPerClient > 0:
 		b.counted(c, o)
-		return
+	default:
+		b.speak(c, o)
 	}
-	b.speak(c, o)
 }
 
 // over ends a connection. Servers close what they serve; closing again covers every other way out.
@@ -128,8 +127,11 @@ func (b *binding) speakTLS(c conn.Conn, o *Options) {
 	}
 }
 
-// introduced finds out for whom a load balancer speaks. False: the connection is to be closed.
+// introduced finds out for whom the peer speaks, if it is a load balancer. False: the connection is to be closed.
 func (b *binding) introduced(c conn.Conn, o *Options) bool {
+	if !o.proxied(c.Info().Remote.Addr()) {
+		return true
+	}
 	h := &handshake{wire: &wire{Conn: c}}
 	b.live.Enter(&h.ticket, h)
 	defer h.ticket.Leave()
