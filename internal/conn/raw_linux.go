@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -12,20 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Raw is a kernel stream socket read and written by non-blocking system calls from inside the runtime poller's
-// callbacks: no first read that finds nothing, no hand-off of the processor. It is also an ordinary Conn.
-// One goroutine may read and one may write at a time.
+// Raw is a kernel stream socket read and written by non-blocking system calls: no first read that finds nothing, no
+// hand-off of the processor. It joins the runtime's poller only when it has to wait for the first time, which a
+// connection for one request that has arrived already never does. It is also an ordinary Conn. One goroutine may read
+// and one may write at a time; Close, Interrupt and deadlines are for any.
 type Raw struct {
-	f    rawFile
-	rc   syscall.RawConn
 	fd   int
 	info Info
+
+	polled atomic.Bool     // f and rc are there, and do not change any more
+	f      rawFile         // what waits in the poller, and owns fd
+	rc     syscall.RawConn // of f
+	bare   bare
 
 	// state of a Read in progress, so that the callback needs no closure
 	buf    []byte
 	n      int
 	errno  syscall.Errno
-	onRead func(uintptr) bool
+	onRead func(fd int) bool
 	step   func(fd int) bool
 	onStep func(uintptr) bool
 }
@@ -40,9 +45,7 @@ type rawFile interface {
 }
 
 // NewRaw takes over a non-blocking socket descriptor.
-func NewRaw(fd int, info Info) *Raw {
-	return newRaw(os.NewFile(uintptr(fd), "socket"), fd, info)
-}
+func NewRaw(fd int, info Info) *Raw { return &Raw{fd: fd, info: info} }
 
 // fastest takes a dialed connection over in its fastest form.
 func fastest(nc net.Conn) Conn {
@@ -66,19 +69,16 @@ func RawOf(c net.Conn) (*Raw, bool) {
 	default:
 		return nil, false
 	}
-	r := newRaw(f, -1, Info{Local: addrPort(c.LocalAddr()), Remote: addrPort(c.RemoteAddr())})
+	r := &Raw{f: f, fd: -1, info: Info{Local: addrPort(c.LocalAddr()), Remote: addrPort(c.RemoteAddr())}}
+	var err error
+	if r.rc, err = f.SyscallConn(); err != nil {
+		return nil, false
+	}
 	if err := r.rc.Control(func(fd uintptr) { r.fd = int(fd) }); err != nil {
 		return nil, false
 	}
+	r.polled.Store(true)
 	return r, true
-}
-
-func newRaw(f rawFile, fd int, info Info) *Raw {
-	r := &Raw{f: f, fd: fd, info: info}
-	r.rc, _ = f.SyscallConn()
-	r.onRead = r.readStep
-	r.onStep = func(fd uintptr) bool { return r.step(int(fd)) }
-	return r
 }
 
 // Info describes the connection.
@@ -90,6 +90,15 @@ func (r *Raw) FD() int { return r.fd }
 // Loop calls step each time the socket may have turned readable, the first time at once, until it returns true. The
 // goroutine sleeps in between; no edge between two calls is lost. Inside, TryRead may be used, Read may not.
 func (r *Raw) Loop(step func(fd int) bool) error {
+	if !r.polled.Load() && r.now(step) {
+		return nil
+	}
+	if err := r.poll(); err != nil {
+		return err
+	}
+	if r.onStep == nil {
+		r.onStep = func(fd uintptr) bool { return r.step(int(fd)) }
+	}
 	r.step = step
 	err := r.rc.Read(r.onStep)
 	r.step = nil
@@ -124,8 +133,8 @@ func (r *Raw) TryWrite(b []byte) (int, syscall.Errno) {
 	}
 }
 
-func (r *Raw) readStep(fd uintptr) bool {
-	r.n, r.errno = TryRead(int(fd), r.buf)
+func (r *Raw) readOnce(fd int) bool {
+	r.n, r.errno = TryRead(fd, r.buf)
 	return r.errno != syscall.EAGAIN
 }
 
@@ -134,8 +143,11 @@ func (r *Raw) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
+	if r.onRead == nil {
+		r.onRead = r.readOnce
+	}
 	r.buf = b
-	err := r.rc.Read(r.onRead)
+	err := r.Loop(r.onRead)
 	r.buf = nil
 	if err != nil {
 		return 0, err
@@ -173,6 +185,9 @@ func (r *Raw) WriteStall(b []byte, stall time.Duration) (int, error) {
 
 // waitWritable sleeps until the socket takes bytes again.
 func (r *Raw) waitWritable(stall time.Duration) error {
+	if err := r.poll(); err != nil {
+		return err
+	}
 	if stall > 0 {
 		if err := r.f.SetWriteDeadline(time.Now().Add(stall)); err != nil {
 			return err
@@ -187,15 +202,12 @@ func (r *Raw) waitWritable(stall time.Duration) error {
 }
 
 // Interrupt makes pending and later reads and writes fail with os.ErrDeadlineExceeded.
-func (r *Raw) Interrupt() { _ = r.f.SetDeadline(longAgo) }
-
-// Close closes the connection.
-func (r *Raw) Close() error { return r.f.Close() }
+func (r *Raw) Interrupt() { _ = r.SetDeadline(longAgo) }
 
 // Abort closes with a reset: the peer cannot take what it has for the whole.
 func (r *Raw) Abort() error {
 	_ = unix.SetsockoptLinger(r.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	return r.f.Close()
+	return r.Close()
 }
 
 // CloseWrite sends FIN and keeps the receiving side.
@@ -222,15 +234,6 @@ func (r *Raw) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(r.info.Local
 
 // RemoteAddr is the peer's address.
 func (r *Raw) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(r.info.Remote) }
-
-// SetDeadline sets both deadlines.
-func (r *Raw) SetDeadline(t time.Time) error { return r.f.SetDeadline(t) }
-
-// SetReadDeadline sets the deadline of reads.
-func (r *Raw) SetReadDeadline(t time.Time) error { return r.f.SetReadDeadline(t) }
-
-// SetWriteDeadline sets the deadline of writes.
-func (r *Raw) SetWriteDeadline(t time.Time) error { return r.f.SetWriteDeadline(t) }
 
 // Accept4 takes one connection from a listening descriptor, with its peer address.
 func Accept4(fd int) (int, netip.AddrPort, syscall.Errno) {

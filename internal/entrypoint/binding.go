@@ -61,18 +61,42 @@ func (b *binding) leave() {
 	}
 }
 
-// serve is a connection's goroutine. Servers close what they serve; closing again covers every other way out.
+// serve is a connection's goroutine. What lies under a request on its stack is kept small: see stackReserve.
 func (b *binding) serve(c conn.Conn, o *Options) {
 	growStack()
-	defer b.leave()
-	defer func() { _ = c.Close() }()
+	defer b.over(c)
 	defer b.recover(c)
-	if o.proxied(c.Info().Remote.Addr()) && !b.introduced(c, o) {
-		return
+	switch {
+	case !b.introduced(c, o):
+	case o.MaxPerClient > 0:
+		b.counted(c, o)
+	default:
+		b.speak(c, o)
 	}
-	if o.MaxPerClient > 0 {
-		defer b.counts.clients.leave(c.Info().Remote.Addr())
+}
+
+// over ends a connection. Servers close what they serve; closing again covers every other way out.
+func (b *binding) over(c conn.Conn) {
+	_ = c.Close()
+	b.leave()
+}
+
+// recover keeps a programming error in the service of one connection from ending all others.
+func (b *binding) recover(c conn.Conn) {
+	if r := recover(); r != nil {
+		b.counts.panicked.Add(1)
+		b.log.Error("connection ended by a panic", "entrypoint", b.name, "peer", c.Info().Remote, "panic", r, "stack", string(debug.Stack()))
 	}
+}
+
+// counted serves a connection that its client may not have any number of.
+func (b *binding) counted(c conn.Conn, o *Options) {
+	defer b.counts.clients.leave(c.Info().Remote.Addr())
+	b.speak(c, o)
+}
+
+// speak hands a connection to the server of its protocol.
+func (b *binding) speak(c conn.Conn, o *Options) {
 	pass := o.Streams != nil
 	if o.Passes != nil {
 		var err error
@@ -80,14 +104,18 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 			return
 		}
 	}
-	if pass {
+	switch {
+	case pass:
 		b.stream(c, o)
-		return
-	}
-	if o.TLS == nil {
+	case o.TLS != nil:
+		b.speakTLS(c, o)
+	default:
 		o.HTTP(c, &b.live)
-		return
 	}
+}
+
+// speakTLS ends TLS, and hands what is inside to the server of its protocol.
+func (b *binding) speakTLS(c conn.Conn, o *Options) {
 	s, err := b.secure(c, o)
 	switch {
 	case err != nil:
@@ -99,16 +127,11 @@ func (b *binding) serve(c conn.Conn, o *Options) {
 	}
 }
 
-// recover keeps a programming error in the service of one connection from ending all others.
-func (b *binding) recover(c conn.Conn) {
-	if r := recover(); r != nil {
-		b.counts.panicked.Add(1)
-		b.log.Error("connection ended by a panic", "entrypoint", b.name, "peer", c.Info().Remote, "panic", r, "stack", string(debug.Stack()))
-	}
-}
-
-// introduced finds out for whom a load balancer speaks. False: the connection is to be closed.
+// introduced finds out for whom the peer speaks, if it is a load balancer. False: the connection is to be closed.
 func (b *binding) introduced(c conn.Conn, o *Options) bool {
+	if !o.proxied(c.Info().Remote.Addr()) {
+		return true
+	}
 	h := &handshake{wire: &wire{Conn: c}}
 	b.live.Enter(&h.ticket, h)
 	defer h.ticket.Leave()

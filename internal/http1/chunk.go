@@ -167,7 +167,8 @@ func (c *chunked) trailers(f *exchange.Fields) error {
 	block := c.tail
 	f.Reset(block)
 	for at, n := 0, 0; at < len(block); n++ {
-		l, next, why := parseLine(block, at)
+		var l exchange.RawLine
+		next, why := parseLine(block, at, &l)
 		if why != "" || n > maxTrailers {
 			return errChunk
 		}

@@ -232,10 +232,7 @@ func (c *ClientConn) headBytes() bool {
 	for {
 		ok, perr := c.head.parse(c.in.buf[c.r:c.w], c.fields, responseLimits, false)
 		if perr != nil {
-			c.err = fmt.Errorf("%w: %v", exchange.ErrBadResponse, perr.Err)
-			if perr.Err == nil {
-				c.err = fmt.Errorf("%w: head too large", exchange.ErrBadResponse)
-			}
+			c.err = badResponse(perr)
 			return true
 		}
 		if !ok {
@@ -246,7 +243,7 @@ func (c *ClientConn) headBytes() bool {
 			return true
 		}
 		if c.interim++; c.interim > maxInterim {
-			c.err = fmt.Errorf("%w: too many interim responses", exchange.ErrBadResponse)
+			c.err = errInterim
 			return true
 		}
 		if c.err = c.sink.Interim(c.head.status, c.fields); c.err != nil {
@@ -259,6 +256,19 @@ func (c *ClientConn) headBytes() bool {
 			return false
 		}
 	}
+}
+
+var (
+	errInterim   = fmt.Errorf("%w: too many interim responses", exchange.ErrBadResponse)
+	errLargeHead = fmt.Errorf("%w: head too large", exchange.ErrBadResponse)
+)
+
+// badResponse says what is wrong with a response head.
+func badResponse(e *exchange.Error) error {
+	if e.Err == nil {
+		return errLargeHead
+	}
+	return fmt.Errorf("%w: %v", exchange.ErrBadResponse, e.Err)
 }
 
 // frame decides how the body ends (RFC 9112 §6.3).

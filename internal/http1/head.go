@@ -209,7 +209,8 @@ func (h *head) statusLine(b []byte) (int, *exchange.Error) {
 
 // field parses one field line, or the empty line that closes the head.
 func (h *head) field(b []byte, f *exchange.Fields, lim Limits) (int, *exchange.Error) {
-	l, next, why := parseLine(b, h.at)
+	var l exchange.RawLine
+	next, why := parseLine(b, h.at, &l)
 	if why != "" {
 		return -1, badHead(why)
 	}
@@ -224,21 +225,21 @@ func (h *head) field(b []byte, f *exchange.Fields, lim Limits) (int, *exchange.E
 	return next, h.note(b, &l)
 }
 
-// parseLine parses the field line at offset at; a zero line means the empty line. The line is known to be followed
+// parseLine parses the field line at offset at into l, which stays zero at the empty line. The line is known to be followed
 // by a line feed somewhere. why is set when the line is malformed.
-func parseLine(b []byte, at int) (l exchange.RawLine, next int, why string) {
+func parseLine(b []byte, at int, l *exchange.RawLine) (next int, why string) {
 	i, n := at, len(b)
 	if b[i] == '\r' {
 		if i+1 < n && b[i+1] == '\n' {
-			return l, i + 2, ""
+			return i + 2, ""
 		}
-		return l, 0, "stray carriage return"
+		return 0, "stray carriage return"
 	}
 	for i < n && exchange.TokenByte(b[i]) {
 		i++
 	}
 	if i == n || i == at || b[i] != ':' || i-at > maxNameBytes {
-		return l, 0, "field line has no valid name"
+		return 0, "field line has no valid name"
 	}
 	l.Start, l.NameEnd = at, i
 	i++
@@ -250,7 +251,7 @@ func parseLine(b []byte, at int) (l exchange.RawLine, next int, why string) {
 		i++
 	}
 	if i+1 >= n || b[i] != '\r' || b[i+1] != '\n' {
-		return l, 0, "field value has a forbidden byte"
+		return 0, "field value has a forbidden byte"
 	}
 	l.ValueEnd = i
 	for l.ValueEnd > l.Value && (b[l.ValueEnd-1] == ' ' || b[l.ValueEnd-1] == '\t') {
@@ -258,7 +259,7 @@ func parseLine(b []byte, at int) (l exchange.RawLine, next int, why string) {
 	}
 	l.End = i + 2
 	l.ID = exchange.KnownField(b[l.Start:l.NameEnd])
-	return l, l.End, ""
+	return l.End, ""
 }
 
 // note takes what matters for framing and connection handling out of one field.

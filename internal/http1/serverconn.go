@@ -80,30 +80,40 @@ const (
 // ServeConn serves a connection to its end and closes it. It returns when nothing of it runs any more. The connection
 // is a member of live, which may be nil, meanwhile.
 func (s *Server) ServeConn(c conn.Conn, live *drain.Tracker) {
-	sc := &serverConn{srv: s, set: s.settings.Load(), c: c, fd: descriptor(c)}
-	sc.raw = rawOf(c)
-	sc.reads, sc.writes, sc.both = readSide{c}, writeSide{c}, conn.InterrupterOf(c)
-	for _, a := range []*conn.Alarm{&sc.wait, &sc.guard, &sc.slow} {
-		a.Bind(s.clock)
-	}
-	sc.wait.Arm(sc.reads, sc.set.HeaderTimeout)
-	if live != nil {
-		live.Enter(&sc.ticket, sc)
-	}
-	s.clock.Add(sc)
+	sc := s.open(c, live)
 	sc.serve()
-	sc.settle()
-	if sc.h2 == nil && sc.linger && !sc.aborted {
-		sc.drainInput()
-	}
-	s.clock.Remove(sc)
-	sc.ticket.Leave()
-	sc.release()
+	sc.end()
 	if sc.h2 != nil {
 		s.h2(c, sc.h2, live)
 		return
 	}
 	sc.close()
+}
+
+// open makes the state of a connection, and lets those know it who may end it.
+func (s *Server) open(c conn.Conn, live *drain.Tracker) *serverConn {
+	sc := &serverConn{srv: s, set: s.settings.Load(), c: c, fd: descriptor(c), raw: rawOf(c)}
+	sc.reads, sc.writes, sc.both = readSide{c}, writeSide{c}, conn.InterrupterOf(c)
+	sc.wait.Bind(s.clock)
+	sc.guard.Bind(s.clock)
+	sc.slow.Bind(s.clock)
+	sc.wait.Arm(sc.reads, sc.set.HeaderTimeout)
+	if live != nil {
+		live.Enter(&sc.ticket, sc)
+	}
+	s.clock.Add(sc)
+	return sc
+}
+
+// end undoes open, and returns every buffer.
+func (c *serverConn) end() {
+	c.settle()
+	if c.h2 == nil && c.linger && !c.aborted {
+		c.drainInput()
+	}
+	c.srv.clock.Remove(c)
+	c.ticket.Leave()
+	c.release()
 }
 
 // descriptor is the kernel's number of a connection, for probes; -1 when it has none.
