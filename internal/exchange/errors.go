@@ -21,6 +21,7 @@ const (
 	CodeMethodNotAllowed   Code = "method_not_allowed"
 	CodeNotImplemented     Code = "not_implemented"
 	CodeExpectationFailed  Code = "expectation_failed"
+	CodeMisdirected        Code = "misdirected_request"
 	CodeBadHandshake       Code = "bad_websocket_handshake"
 	CodeUpgradeRequired    Code = "upgrade_required"
 	CodeOrigin             Code = "origin_not_allowed"

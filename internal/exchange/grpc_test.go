@@ -89,7 +89,7 @@ func TestGRPCStatusOfErrors(t *testing.T) {
 		{417, exchange.CodeExpectationFailed, "13"},
 		{405, exchange.CodeMethodNotAllowed, "12"},
 		{431, exchange.CodeHeaderTooLarge, "8"},
-		{421, "misdirected_request", "14"},
+		{421, exchange.CodeMisdirected, "14"},
 		{418, "unheard_of", "2"},
 	} {
 		t.Run(fmt.Sprint(tc.status, " ", tc.code), func(t *testing.T) {
