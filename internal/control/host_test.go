@@ -6,9 +6,11 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"errors"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -196,6 +198,27 @@ func TestExit(t *testing.T) {
 	})
 	if a, err := s.admin.GetActor(t.Context(), a1); err != nil || !strings.HasPrefix(a.Crash, "the actor ended: exit status 1 é") || len(a.Crash) > 4096 || a.Assignment != nil {
 		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// What a worker tells of an actor may be the actor's own words, such as the status line of its wakeup probe. Operators read them on
+// terminals, which they must not be able to do anything to.
+func TestWordsOfActorsAreText(t *testing.T) {
+	s := newSystem(t)
+	w := s.attach(t, "w1", 2, 1)
+	s.create(t, a1)
+	const words = "answered 500 \x1b]0;owned\x07\r\x9b2J\u009b2J\nand more é"
+	w.failing(func(context.Context, string) error { return errors.New(words) })
+	_, _, err := s.admin.ResumeActor(t.Context(), a1)
+	wantCode(t, "words", err, actor.Internal)
+	a, gerr := s.admin.GetActor(t.Context(), a1)
+	if gerr != nil || a.State != actor.Crashed {
+		t.Fatalf("%+v, %v", a, gerr)
+	}
+	for what, text := range map[string]string{"the refusal": err.Error(), "the crash": a.Crash} {
+		if strings.ContainsFunc(text, unicode.IsControl) || !strings.Contains(text, "answered 500  ]0;owned") || !strings.Contains(text, "and more é") {
+			t.Errorf("%s: %q", what, text)
+		}
 	}
 }
 

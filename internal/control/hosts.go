@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -183,12 +184,17 @@ func outcomeError(r *atenetx.Outcome) error {
 	return errors.New(text)
 }
 
-// clip bounds a text that a worker has sent.
+// clip bounds a text that a worker has sent, and makes it one line that does nothing to a terminal: it may be an actor's.
 func clip(text string) string {
 	if len(text) > MaxText {
 		text = text[:MaxText]
 	}
-	return strings.ToValidUTF8(text, "")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
 }
 
 // drop ends the stream of a worker that is not known any more. One that lives attaches again, as another.

@@ -77,6 +77,10 @@ func look(paths []string) map[string]string {
 		saw["links"] += fmt.Sprint(l.Name, addresses)
 	}
 	saw["fds"] = descriptors()
+	none := unix.Rlimit{}
+	saw["less core"] = word(unix.Setrlimit(unix.RLIMIT_CORE, &none)) + " " + word(unix.Prlimit(0, unix.RLIMIT_CORE, &none, nil))
+	_, _, e := syscall.RawSyscall(unix.SYS_SETRLIMIT, unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&none)), 0)
+	saw["less core"] += " " + strconv.Itoa(int(e))
 	for name, what := range map[string]int{"core": unix.RLIMIT_CORE, "files": unix.RLIMIT_NOFILE, "size": unix.RLIMIT_FSIZE, "locked": unix.RLIMIT_MEMLOCK} {
 		var l unix.Rlimit
 		saw["limit "+name] = word(unix.Getrlimit(what, &l)) + fmt.Sprintf(" %d %d", l.Cur, l.Max)

@@ -97,7 +97,31 @@ func filter() []bpf.Instruction {
 		bpf.RetConstant{Val: answerAllow},
 		fail(unix.EOPNOTSUPP),
 	)...)
+	p = append(p, keepCore()...)
 	return append(p, bpf.RetConstant{Val: answerAllow})
+}
+
+// keepCore has the limit of core dumps stay as it is: with 0 the machine's program would be started again. Programs that want none
+// themselves are told that it is done.
+func keepCore() []bpf.Instruction {
+	done, allow := bpf.RetConstant{Val: answerError}, bpf.RetConstant{Val: answerAllow}
+	p := on(callSetrlimit,
+		bpf.LoadAbsolute{Off: argument(0), Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.RLIMIT_CORE, SkipTrue: 1},
+		allow,
+		done,
+	)
+	return append(p, on(unix.SYS_PRLIMIT64, // which only reads without a new limit
+		bpf.LoadAbsolute{Off: argument(1), Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.RLIMIT_CORE, SkipTrue: 1},
+		allow,
+		bpf.LoadAbsolute{Off: argument(2), Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 3},
+		bpf.LoadAbsolute{Off: argument(2) ^ 4, Size: 4}, // the other half
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
+		allow,
+		done,
+	)...)
 }
 
 // on runs instructions, which must answer, for one call.

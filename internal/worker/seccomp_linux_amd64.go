@@ -13,3 +13,6 @@ var deniedHere = []uint32{
 	unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_MODIFY_LDT, unix.SYS_USELIB, unix.SYS__SYSCTL, unix.SYS_CREATE_MODULE,
 	unix.SYS_GET_KERNEL_SYMS, unix.SYS_QUERY_MODULE, unix.SYS_NFSSERVCTL, unix.SYS_LOOKUP_DCOOKIE,
 }
+
+// callSetrlimit is a call that architectures of later times do not have.
+const callSetrlimit = unix.SYS_SETRLIMIT

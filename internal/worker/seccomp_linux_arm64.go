@@ -10,3 +10,6 @@ const otherNumbers = 0xffffffff
 
 // deniedHere are denied calls that only this architecture has.
 var deniedHere = []uint32{unix.SYS_NFSSERVCTL, unix.SYS_LOOKUP_DCOOKIE}
+
+// callSetrlimit is a call that architectures of later times do not have.
+const callSetrlimit = unix.SYS_SETRLIMIT

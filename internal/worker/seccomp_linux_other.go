@@ -4,8 +4,9 @@ package worker
 
 // Without a filter that was written for the architecture, no actor is started.
 const (
-	auditArch    = 0
-	otherNumbers = 0
+	auditArch     = 0
+	otherNumbers  = 0
+	callSetrlimit = 0
 )
 
 var deniedHere []uint32

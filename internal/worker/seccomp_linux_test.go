@@ -35,6 +35,8 @@ func verdict(arch, call uint32, args [6]uint64) uint32 {
 		return errno | uint32(unix.EPERM)
 	case call == unix.SYS_FALLOCATE && uint32(args[1]) != 0 && uint32(args[1]) != 3: // in place, and giving back
 		return errno | uint32(unix.EOPNOTSUPP)
+	case call == unix.SYS_SETRLIMIT && uint32(args[0]) == 4, call == unix.SYS_PRLIMIT64 && uint32(args[1]) == 4 && args[2] != 0: // of core dumps
+		return errno // 0: done, as far as it is told
 	}
 	return allow
 }
@@ -92,6 +94,12 @@ func TestFilterAndItsTwin(t *testing.T) {
 	for mode := range uint64(256) {
 		check(t, worker.AuditArch, unix.SYS_FALLOCATE, [6]uint64{1, 1<<32 | mode})
 		check(t, worker.AuditArch, unix.SYS_FALLOCATE, [6]uint64{1, mode})
+	}
+	for what := range uint64(17) {
+		for _, limit := range []uint64{0, 1, 1 << 32, 1 << 63} {
+			check(t, worker.AuditArch, unix.SYS_SETRLIMIT, [6]uint64{1<<32 | what, limit})
+			check(t, worker.AuditArch, unix.SYS_PRLIMIT64, [6]uint64{limit, 1<<32 | what, limit})
+		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		arch := rapid.SampledFrom([]uint32{worker.AuditArch, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, 0}).Draw(t, "arch")
