@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 )
@@ -453,12 +454,13 @@ func TestForcedBeforeTheWait(t *testing.T) {
 		_, _ = p.closed(patience)
 	})
 	inModes(t, func(t *testing.T, m mode) {
-		var g *gateway
-		g = newGateway(t, m, options{before: func(x *exchange.Exchange) {
+		live := make(chan *drain.Tracker, 1)
+		g := newGateway(t, m, options{before: func(x *exchange.Exchange) {
 			if string(x.Request.Path) == "/wait" {
-				g.live.Force()
+				(<-live).Force()
 			}
 		}}, b.addr)
+		live <- g.live
 		c := g.dial(t)
 		c.send(get)
 		c.message(false)
