@@ -287,9 +287,7 @@ func (c *serverConn) headWait() {
 // is to be read first, since it is likely to be there.
 func (c *serverConn) dispatch(have int) (v verdict, wait bool) {
 	missing := c.body.missing(have)
-	if missing == 0 { // RFC 9110 §10.1.1: who has sent its body waits for nothing
-		c.head.expect = false
-	}
+	c.head.expect = c.head.expect && missing != 0 // RFC 9110 §10.1.1: who has sent its body waits for nothing
 	if c.raw != nil {
 		switch {
 		case !c.head.upgrade.empty(), c.set.Connect: // who serves it may take the connection over

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/exchange"
 	"github.com/sluice-proxy/sluice/internal/http1"
 )
@@ -440,6 +441,37 @@ func TestConnectionsAreReused(t *testing.T) {
 		}
 		if n := b.opened() - before; n > 3 {
 			t.Errorf("%d connections for one client", n)
+		}
+	})
+}
+
+// An exchange that goes on to wait for a backend after the drain deadline has passed ends all the same.
+func TestForcedBeforeTheWait(t *testing.T) {
+	b := newBackend(t, func(p *peer) {
+		p.message(false)
+		p.send(ok)
+		p.message(false)
+		_, _ = p.closed(patience)
+	})
+	inModes(t, func(t *testing.T, m mode) {
+		live := make(chan *drain.Tracker, 1)
+		g := newGateway(t, m, options{before: func(x *exchange.Exchange) {
+			if string(x.Request.Path) == "/wait" {
+				(<-live).Force()
+			}
+		}}, b.addr)
+		live <- g.live
+		c := g.dial(t)
+		c.send(get)
+		c.message(false)
+		began := time.Now()
+		c.send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+		if rest, err := c.closed(patience); rest != "" || err != nil {
+			t.Errorf("%q, %v", rest, err)
+		}
+		g.ended(1, exchange.OutcomeDrained, exchange.CodeDraining, "")
+		if d := time.Since(began); d > 2*time.Second {
+			t.Errorf("after %v", d)
 		}
 	})
 }
