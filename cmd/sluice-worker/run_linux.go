@@ -67,7 +67,9 @@ func (s *settings) check(rest []string) error {
 	if len(rest) > 0 {
 		wrong("run takes flags only, not %q", rest[0])
 	}
-	if _, err := fabric.NewRun(s.run); err != nil {
+	if s.run == "" {
+		wrong("--run: an identifier is needed, 1 to 12 lower-case letters and digits")
+	} else if _, err := fabric.NewRun(s.run); err != nil {
 		wrong("--run: %w", err)
 	}
 	if s.orders == "" {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -53,7 +54,7 @@ func (c *cli) execute(args []string) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errTold):
+	case errors.Is(err, errTold), errors.Is(err, syscall.EPIPE): // who read what was printed has left, which is no news
 		return exitFailed
 	case !c.began || errors.As(err, &usage):
 		fmt.Fprintf(c.err, "sluice: %v\n", err)

@@ -144,6 +144,9 @@ func TestAuthorityOutage(t *testing.T) {
 		t.Errorf("served as %v", leaf.Subject)
 	}
 	gatewaytest.Until(t, "the failure is told", func() bool { return strings.Contains(g.Process.String(), "no new certificate") })
+	if text := g.Process.String(); !strings.Contains(text, "none was issued yet") {
+		t.Errorf("what was never issued is told to expire: %s", text)
+	}
 	get()
 	began := time.Now()
 	p.Start()

@@ -209,12 +209,12 @@ func newer(c, than *x509.Certificate) bool {
 	return than == nil || c.SerialNumber.Cmp(than.SerialNumber) != 0 && !c.NotBefore.Before(than.NotBefore)
 }
 
-// expires is when the certificate of a name ends; zero without one.
-func (m *manager) expires(name string) (end time.Time) {
+// expires says when the certificate of a name ends, for the log.
+func (m *manager) expires(name string) string {
 	if c := m.current[name].Load(); c != nil {
-		end = c.Leaf.NotAfter
+		return c.Leaf.NotAfter.Format(time.RFC3339)
 	}
-	return end
+	return "none was issued yet"
 }
 
 // backoff is how long to wait after a number of failures in a row before. A fifth is up to chance, so that many instances

@@ -71,7 +71,7 @@ Have it reach out, as itself (add -d to the command above, and the path /run):
 Look at it, and change it:
   export %[14]sSLUICE_CONTROL=%[9]s SLUICE_CREDENTIALS=%[3]s
   sluice actor list; sluice worker list; sluice policy get %[4]s
-  sluice audit tail -f %[2]s
+  sluice audit tail %[2]s
   sluice actor logs %[4]s --log-dir %[17]s
   sluice actor suspend %[4]s
   %[11]s=$(cat %[12]s) sluice actor cut %[4]s --management %[13]s

@@ -95,6 +95,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Fault says what is wrong with what a client has sent, in words of ours alone: it quotes nothing, so that logs may show it.
 type Fault string
 
+// Error is the text.
 func (f Fault) Error() string { return string(f) }
 
 // Reject makes an error for a request that the gateway refuses.
