@@ -15,8 +15,8 @@ import (
 // that sends something.
 const stackMost = 5 << 10
 
-// TestConnectionStack: a request fits into the stack that its connection begins with.
-func TestConnectionStack(t *testing.T) {
+// TestIdleCostStack: a request fits into the stack that its connection begins with.
+func TestIdleCostStack(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector needs more stack")
 	}
