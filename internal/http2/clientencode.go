@@ -25,7 +25,7 @@ const (
 // for all protocols. Its first field is Host.
 func appendRequest(b, head []byte, secure bool) ([]byte, requestFrame) {
 	var q requestFrame
-	first, rest, _ := bytes.Cut(head, crlf)
+	first, rest, _ := bytes.Cut(head, lf)
 	method, target, _ := bytes.Cut(first, blank)
 	target, _, _ = bytes.Cut(target, blank)
 	q.head, q.connect = string(method) == "HEAD", string(method) == "CONNECT"
@@ -36,9 +36,9 @@ func appendRequest(b, head []byte, secure bool) ([]byte, requestFrame) {
 	}
 	for authority := false; len(rest) > len(crlf); {
 		var line []byte
-		line, rest, _ = bytes.Cut(rest, crlf)
+		line, rest, _ = bytes.Cut(rest, lf) // no line has a bare one
 		name, value, _ := bytes.Cut(line, colon)
-		value = bytes.Trim(value, " \t")
+		value = trimmed(value)
 		id := exchange.KnownField(name)
 		if id == exchange.FieldHost && !authority {
 			authority = true
@@ -50,7 +50,18 @@ func appendRequest(b, head []byte, secure bool) ([]byte, requestFrame) {
 	return b, q
 }
 
-var crlf, colon, blank = []byte("\r\n"), []byte(":"), []byte(" ")
+var crlf, lf, colon, blank = []byte("\r\n"), []byte("\n"), []byte(":"), []byte(" ")
+
+// trimmed is a value without the blanks around it and the CR of its line.
+func trimmed(v []byte) []byte {
+	for len(v) > 0 && (v[0] == ' ' || v[0] == '\t') {
+		v = v[1:]
+	}
+	for n := len(v); n > 0 && (v[n-1] == '\r' || v[n-1] == ' ' || v[n-1] == '\t'); n-- {
+		v = v[:n-1]
+	}
+	return v
+}
 
 // appendField encodes a field. Those of connection and framing do not exist (RFC 9113 §8.2.2); the length that framing told
 // stays, and so does TE if it speaks of trailers.

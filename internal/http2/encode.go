@@ -15,8 +15,9 @@ const noTable = 0x20
 // continueBlock is the block of 100 (Continue).
 var continueBlock = []byte("\x08\x03100")
 
-// staticNames are the names of the static table (RFC 7541 appendix A) that a message may have.
-var staticNames = map[string]byte{
+// staticNames are the names of the static table (RFC 7541 appendix A) that a message may have, by their length: few have the
+// same, so that looking through them is cheaper than hashing.
+var staticNames = byLength(map[string]byte{
 	"accept-charset": 15, "accept-encoding": 16, "accept-language": 17, "accept-ranges": 18, "accept": 19,
 	"access-control-allow-origin": 20, "age": 21, "allow": 22, "authorization": 23, "cache-control": 24,
 	"content-disposition": 25, "content-encoding": 26, "content-language": 27, "content-length": 28, "content-location": 29,
@@ -25,6 +26,33 @@ var staticNames = map[string]byte{
 	"last-modified": 44, "link": 45, "location": 46, "max-forwards": 47, "proxy-authenticate": 48, "proxy-authorization": 49,
 	"range": 50, "referer": 51, "refresh": 52, "retry-after": 53, "server": 54, "set-cookie": 55,
 	"strict-transport-security": 56, "user-agent": 58, "vary": 59, "via": 60, "www-authenticate": 61,
+})
+
+// maxStatic is the length of the longest of them.
+const maxStatic = len("access-control-allow-origin")
+
+type staticName struct {
+	name  string
+	index byte
+}
+
+func byLength(names map[string]byte) (t [maxStatic + 1][]staticName) {
+	for name, i := range names {
+		t[len(name)] = append(t[len(name)], staticName{name, i})
+	}
+	return t
+}
+
+// staticIndex is the index of a name in lower case; 0: the static table does not have it.
+func staticIndex(name []byte) byte {
+	if len(name) <= maxStatic {
+		for _, s := range staticNames[len(name)] {
+			if string(name) == s.name {
+				return s.index
+			}
+		}
+	}
+	return 0
 }
 
 const (
@@ -80,13 +108,13 @@ func appendField(b, name, value []byte) []byte {
 	at := len(b)
 	b = appendInt(append(b, 0), len(name), 0x7f)
 	text := len(b)
-	for _, c := range name {
-		if 'A' <= c && c <= 'Z' {
-			c |= 0x20
+	b = append(b, name...)
+	for i := text; i < len(b); i++ {
+		if c := b[i]; 'A' <= c && c <= 'Z' {
+			b[i] = c | 0x20
 		}
-		b = append(b, c)
 	}
-	if i, ok := staticNames[string(b[text:])]; ok {
+	if i := staticIndex(b[text:]); i != 0 {
 		b = appendIndex(b[:at], i)
 	}
 	return appendString(b, value)

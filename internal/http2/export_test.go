@@ -8,6 +8,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
+// Encoders of fields and of request heads.
+var (
+	AppendField   = appendField
+	AppendRequest = func(head []byte) []byte { b, _ := appendRequest(nil, head, true); return b }
+)
+
 // ValidAuthority opens the check to tests.
 var ValidAuthority = validAuthority
 

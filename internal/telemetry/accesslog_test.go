@@ -530,7 +530,7 @@ func TestAccessLogDoesNotAllocate(t *testing.T) {
 		for range 10_000 { // until all chunks that are kept exist
 			l.Log(x)
 		}
-		// One chunk of 64 KiB may be made in hundreds of lines while the writer is behind.
+		// One chunk of 256 KiB may be made in hundreds of lines while the writer is behind.
 		if n := testing.AllocsPerRun(20_000, func() { l.Log(x) }); n >= 0.5 {
 			t.Errorf("%s: %v allocations a line, want 0", format, n)
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 // Run writes queued entries until ctx ends, then what is left, and closes the output. Entries are written in blocks
-// of up to 64 KiB, at the latest Delay after they came. Call it once; the log takes nothing after it.
+// of up to 256 KiB, at the latest Delay after they came. Call it once; the log takes nothing after it.
 func (l *AccessLog) Run(ctx context.Context) {
 	tick := time.NewTicker(cmp.Or(l.Delay, defaultDelay))
 	defer tick.Stop()
