@@ -238,8 +238,8 @@ func (n *way) locate(ctx context.Context, ref Ref) (located, service.Stay, error
 	return n.lot.Wait(ctx, ref)
 }
 
-// openLimit bounds the opening of a tunnel: the worker has 5 s to connect to the actor, and we have as much to connect to it.
-const openLimit = 11 * time.Second
+// answerLimit bounds a worker's answer to a request for a tunnel: it has 5 s to connect to the actor.
+const answerLimit = 6 * time.Second
 
 // tunnel opens a tunnel to a port of an actor. What the worker is told is what the control plane was asked about.
 func (n *way) tunnel(ctx context.Context, at located, ref Ref, port uint16) (*carrier, error) {
@@ -252,10 +252,8 @@ func (n *way) tunnel(ctx context.Context, at located, ref Ref, port uint16) (*ca
 	if n.link.Dial != nil {
 		peer.Dial = func(ctx context.Context) (net.Conn, error) { return n.link.Dial(ctx, addr.String()) }
 	}
-	ctx, cancel := context.WithTimeout(ctx, openLimit)
-	defer cancel()
 	c, err := n.tunnels.Open(ctx, key, peer, tunnel.Request{
-		Authority: "actor:" + strconv.Itoa(int(port)), Fields: []tunnel.Field{{Name: TargetField, Value: ref.String()}},
+		Authority: "actor:" + strconv.Itoa(int(port)), Fields: []tunnel.Field{{Name: TargetField, Value: ref.String()}}, Within: answerLimit,
 	})
 	if err != nil {
 		return nil, err
@@ -298,18 +296,10 @@ func (c *carrier) Close() error {
 	if c.cut.Load() {
 		return c.Abort()
 	}
-	if err := c.CloseWrite(); err != nil {
+	c.way.ends.Add(1)
+	if err := c.Linger(lingering, c.way.ends.Done); err != nil {
+		c.way.ends.Done()
 		return c.Abort()
 	}
-	c.way.ends.Go(func() {
-		_ = c.SetReadDeadline(time.Now().Add(lingering))
-		var b [512]byte
-		for range 64 {
-			if _, err := c.Read(b[:]); err != nil {
-				break
-			}
-		}
-		_ = c.Conn.Close()
-	})
 	return nil
 }

@@ -5,25 +5,36 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Connect takes over a non-blocking stream socket and connects it. It is for sockets that were made in a special way, in
-// another network namespace for instance. On an error the socket is closed.
-func Connect(ctx context.Context, fd int, to netip.AddrPort) (*Raw, error) {
-	if e := startConnect(fd, to); e != 0 && e != unix.EINPROGRESS && e != unix.EINTR {
+// Connect takes over a non-blocking stream socket and connects it, within a time if that is not 0. It is for sockets that were made
+// in a special way, in another network namespace for instance. On an error the socket is closed. Its Info does not tell the own
+// address, LocalAddr does.
+func Connect(ctx context.Context, fd int, to netip.AddrPort, within time.Duration) (*Raw, error) {
+	e := connect(fd, to)
+	if e == unix.EINPROGRESS || e == unix.EINTR {
+		e = connect(fd, to) // on one machine the handshake is over by now
+	}
+	if e != 0 && e != unix.EALREADY {
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("connect", e)
 	}
 	r := NewRaw(fd, Info{Remote: to})
+	if e == 0 {
+		return r, nil
+	}
+	if within > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, within)
+		defer cancel()
+	}
 	if err := r.connected(ctx); err != nil {
 		_ = r.Close()
 		return nil, err
-	}
-	if local, err := unix.Getsockname(fd); err == nil {
-		r.info.Local = fromUnix(local)
 	}
 	return r, nil
 }
@@ -38,15 +49,15 @@ func (r *Raw) connected(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	code, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	if err == nil && code != 0 {
-		err = unix.Errno(code)
+	if e := connect(r.fd, r.info.Remote); e != 0 {
+		return os.NewSyscallError("connect", e)
 	}
-	return os.NewSyscallError("connect", err)
+	return nil
 }
 
-// startConnect sends the SYN. It does not wait, so the runtime need not know of the call.
-func startConnect(fd int, to netip.AddrPort) syscall.Errno {
+// connect sends the SYN; called again it tells what has become of the handshake: 0 that it is over, EALREADY that it is not, or why
+// it failed. It does not wait, so the runtime need not know of the call.
+func connect(fd int, to netip.AddrPort) syscall.Errno {
 	if to.Addr().Is4() {
 		sa := syscall.RawSockaddrInet4{Family: unix.AF_INET, Port: swap(to.Port()), Addr: to.Addr().As4()}
 		_, _, e := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,7 +36,7 @@ func TestConnectSocket(t *testing.T) {
 			}
 			defer l.Close()
 			to := l.Addr().(*net.TCPAddr).AddrPort()
-			raw, err := conn.Connect(t.Context(), streamSocket(t, c.family), to)
+			raw, err := conn.Connect(t.Context(), streamSocket(t, c.family), to, time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,8 +46,8 @@ func TestConnectSocket(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			if i := raw.Info(); i.Remote != to || i.Local.String() != s.RemoteAddr().String() {
-				t.Errorf("connected from %s to %s, accepted from %s at %s", i.Local, i.Remote, s.RemoteAddr(), to)
+			if local := raw.LocalAddr().String(); raw.Info().Remote != to || local != s.RemoteAddr().String() {
+				t.Errorf("connected from %s to %s, accepted from %s at %s", local, raw.Info().Remote, s.RemoteAddr(), to)
 			}
 			if _, err := io.WriteString(raw, "hello"); err != nil {
 				t.Fatal(err)
@@ -66,7 +67,7 @@ func TestConnectSocketFails(t *testing.T) {
 	}
 	to := l.Addr().(*net.TCPAddr).AddrPort()
 	_ = l.Close()
-	if c, err := conn.Connect(t.Context(), streamSocket(t, unix.AF_INET), to); !errors.Is(err, syscall.ECONNREFUSED) {
+	if c, err := conn.Connect(t.Context(), streamSocket(t, unix.AF_INET), to, 0); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("where nobody listens: %v, %v", c, err)
 	}
 	ended, cancel := context.WithCancelCause(t.Context())
@@ -74,8 +75,11 @@ func TestConnectSocketFails(t *testing.T) {
 	cancel(why)
 	full, fill := backlogged(t)
 	defer fill()
-	if c, err := conn.Connect(ended, streamSocket(t, unix.AF_INET), full); !errors.Is(err, why) {
+	if c, err := conn.Connect(ended, streamSocket(t, unix.AF_INET), full, 0); !errors.Is(err, why) {
 		t.Errorf("given up: %v, %v", c, err)
+	}
+	if c, err := conn.Connect(t.Context(), streamSocket(t, unix.AF_INET), full, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("not in time: %v, %v", c, err)
 	}
 }
 

@@ -230,7 +230,15 @@ func (r *Raw) Quiet() bool {
 }
 
 // LocalAddr is the own address.
-func (r *Raw) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(r.info.Local) }
+func (r *Raw) LocalAddr() net.Addr {
+	local := r.info.Local
+	if !local.IsValid() {
+		if sa, err := unix.Getsockname(r.fd); err == nil {
+			local = fromUnix(sa)
+		}
+	}
+	return net.TCPAddrFromAddrPort(local)
+}
 
 // RemoteAddr is the peer's address.
 func (r *Raw) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(r.info.Remote) }

@@ -62,7 +62,8 @@ type ClientConn struct {
 	head   responseHead // being received
 	faults Budget       // the reader's
 	woken  []*ClientStream
-	resets Budget // RST_STREAM that we may send
+	parted []*StreamConn // that lingered until now
+	resets Budget        // RST_STREAM that we may send
 
 	// guarded by the link's lock
 	streams   map[uint32]*ClientStream
@@ -180,7 +181,11 @@ func (c *ClientConn) run() {
 		c.parked, c.writing, c.retiring = false, true, true
 		signal(c.wakeWriter)
 	}
+	for _, s := range c.streams {
+		c.part(s)
+	}
 	c.mu.Unlock()
+	c.closeParted()
 	c.running.Wait()
 	c.clock.Remove(c)
 	c.wait.Disarm()
@@ -369,6 +374,12 @@ func (c *ClientConn) OnTick(k *conn.Clock) int {
 	}
 	if c.set.MaxAge > 0 && now.Sub(c.born) > c.set.MaxAge {
 		c.retired = true
+	}
+	for _, s := range c.streams {
+		if t := s.tunnel; t != nil && t.lingers && now.After(t.until) {
+			t.lingers = false
+			go func() { _ = t.conn.Close() }() // which may have to wait until it may reset
+		}
 	}
 	c.settle()
 	return -1

@@ -25,6 +25,7 @@ func (c *ClientConn) read() error {
 			c.woken[i] = nil
 		}
 		c.woken = c.woken[:0]
+		c.closeParted()
 		if err := r.fill(c.quiet()); err != nil {
 			if err == io.EOF {
 				err = ErrConnClosed
@@ -42,8 +43,32 @@ func (c *ClientConn) quiet() bool {
 	return len(c.streams) == 0
 }
 
-// wake has the stream's reader look again once what has been received is handled.
-func (c *ClientConn) wake(s *ClientStream) { c.woken = append(c.woken, s) }
+// wake has the stream's reader look again once what has been received is handled. The lock is held.
+func (c *ClientConn) wake(s *ClientStream) {
+	if !c.part(s) {
+		c.woken = append(c.woken, s)
+	}
+}
+
+// part has the conn of a stream closed that has lingered until now, and reports whether it is one. The lock is held.
+func (c *ClientConn) part(s *ClientStream) bool {
+	t := s.tunnel
+	if t == nil || !t.lingers || !t.over() {
+		return false
+	}
+	t.lingers = false
+	c.parted = append(c.parted, t.conn)
+	return true
+}
+
+// closeParted closes them; their streams have ended, so that nothing of that waits.
+func (c *ClientConn) closeParted() {
+	for i, sc := range c.parted {
+		_ = sc.Close()
+		c.parted[i] = nil
+	}
+	c.parted = c.parted[:0]
+}
 
 // handle handles one frame.
 func (c *ClientConn) handle(f *frame) *connError {

@@ -347,6 +347,7 @@ func (s *ClientStream) Takeover() conn.Conn {
 		reset: func(code http2.ErrCode) { c.reset(s, code) },
 		end:   func() { s.ended = true },
 		left:  func() { s.leave(http2.ErrCodeCancel) },
+		parts: true,
 	})
 }
 

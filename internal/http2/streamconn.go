@@ -31,6 +31,9 @@ type tunnelEnd interface {
 	// closeTunnel ends what has not ended yet: with RST_STREAM of the code, unless END_STREAM was sent and received, and of
 	// NO_ERROR or CANCEL when only the peer's is missing. Nothing waits in it; reads and writes that wait fail.
 	closeTunnel(code http2.ErrCode)
+	// lingerTunnel has the conn closed when the peer ends or resets the stream, at the latest at a time, and calls done then;
+	// false: that has come already, or the conn was closed, or nobody looks for it, since the peer is a client.
+	lingerTunnel(until time.Time, done func()) bool
 	// tunnelState tells whether the peer has ended or reset the stream, and whether bytes have arrived that are not read.
 	tunnelState() (gone, unread bool)
 }
@@ -133,6 +136,20 @@ func (c *StreamConn) CloseBoth() error {
 		c.writing.Unlock()
 	}
 	return c.Close()
+}
+
+// Linger ends the sending side, and has the conn closed once the peer, a server, has ended its own, at the latest after d; what
+// still comes until then is dropped. Nobody waits for that, and nobody may use the conn any more but to close it sooner. done is called behind
+// the end, once, by whoever brings it. On an error nothing of that is done.
+func (c *StreamConn) Linger(d time.Duration, done func()) error {
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	if !c.end.lingerTunnel(time.Now().Add(d), done) {
+		_ = c.Close()
+		done()
+	}
+	return nil
 }
 
 // Abort ends both directions as a connection does that has failed (RFC 9113 §8.5).

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -18,6 +19,11 @@ type tunnel struct {
 	reset func(http2.ErrCode) // sends RST_STREAM
 	end   func()              // notes that END_STREAM is out
 	left  func()              // called without the lock when the conn is closed; nil: nothing is to be done
+
+	parts   bool      // the connection's reader closes what lingers
+	lingers bool      // the conn is to be closed with the peer's end
+	until   time.Time // or then
+	done    func()    // called without the lock when it is
 }
 
 // dig makes a tunnel of a stream, whose functions t brings. What has arrived is read first. The lock is held.
@@ -147,17 +153,36 @@ func (t *tunnel) endTunnel() error {
 }
 
 func (t *tunnel) closeTunnel(code http2.ErrCode) {
-	t.endNow(code)
+	done := t.endNow(code)
 	if t.left != nil {
 		t.left()
 	}
+	if done != nil {
+		done()
+	}
 }
 
-func (t *tunnel) endNow(code http2.ErrCode) {
+func (t *tunnel) lingerTunnel(until time.Time, done func()) bool {
+	l := t.s.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !t.parts || t.over() || t.conn.closed.Load() {
+		return false
+	}
+	t.lingers, t.until, t.done = true, until, done
+	return true
+}
+
+// over reports whether nothing comes from the peer any more. The lock is held.
+func (t *tunnel) over() bool { return t.s.remoteEnded || t.s.closed || t.s.l.phase == closing }
+
+// endNow ends what has not ended yet, and returns what is to be called then.
+func (t *tunnel) endNow(code http2.ErrCode) (done func()) {
 	s := t.s
 	l := s.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	t.lingers, done, t.done = false, t.done, nil
 	switch {
 	case s.closed || l.phase == closing || s.ended && s.remoteEnded:
 	case s.ended:
@@ -167,11 +192,12 @@ func (t *tunnel) endNow(code http2.ErrCode) {
 	}
 	signal(s.readWake)
 	signal(s.sendWake)
+	return done
 }
 
 func (t *tunnel) tunnelState() (gone, unread bool) {
 	s := t.s
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	return s.remoteEnded || s.closed || s.l.phase == closing, len(s.body.pieces) > 0
+	return t.over(), len(s.body.pieces) > 0
 }

@@ -1,7 +1,9 @@
 package tunnel
 
 import (
+	"io"
 	"sync"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
@@ -43,6 +45,28 @@ func (c *Conn) Close() error {
 	return err
 }
 
+// Linger ends the sending side, and the tunnel once the peer has ended its own, at the latest after d; what still comes until then is
+// dropped. Nobody else may use the tunnel any more. done is called when it has ended; it must not block. On an error nothing of
+// that is done.
+func (c *Conn) Linger(d time.Duration, done func()) error {
+	over := func() { c.once.Do(c.end); done() }
+	if s, ok := c.Inner.Conn.(interface {
+		Linger(d time.Duration, done func()) error
+	}); ok {
+		return s.Linger(d, over)
+	}
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	go func() {
+		_ = c.SetReadDeadline(time.Now().Add(d))
+		_, _ = io.CopyN(io.Discard, c, streamWindow)
+		_ = c.Inner.Close()
+		over()
+	}()
+	return nil
+}
+
 // Abort ends the tunnel as a connection does that has failed.
 func (c *Conn) Abort() error {
 	err := c.Inner.Abort()
@@ -69,6 +93,9 @@ func (p *Pool[K]) drop(pe *peer) int {
 	open := make([]*Conn, 0, len(pe.open))
 	for c := range pe.open {
 		open = append(open, c)
+	}
+	for a := range pe.asked {
+		a.up.Interrupt()
 	}
 	p.mu.Unlock()
 	for _, c := range open {

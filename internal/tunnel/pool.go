@@ -83,7 +83,8 @@ type peer struct {
 
 	// guarded by the pool's lock
 	open   map[*Conn]struct{}
-	asking int // who opens a tunnel
+	asking int                  // who opens a tunnel
+	asked  map[*asking]struct{} // those that wait for the answer
 }
 
 // NewPool returns an empty pool.
@@ -104,17 +105,17 @@ func (p *Pool[K]) Open(ctx context.Context, key K, to Peer, r Request) (*Conn, e
 		return nil, err
 	}
 	defer p.leave(pe)
-	ask := &asking{ctx: ctx, peer: pe.ctx}
+	ask := &asking{ctx: ctx, peer: pe.ctx, clock: p.clock, within: r.Within}
 	for fresh := false; ; fresh = true {
 		up, err := pe.get(ask, fresh)
 		if err != nil {
 			return nil, ask.reason(err)
 		}
-		down, err := ask.roundTrip(up, head)
+		down, err := p.roundTrip(pe, ask, up, head)
 		switch {
 		case err == nil:
 			return p.hold(pe, down, up)
-		case fresh, !up.Reused(), up.Progress() == exchange.Answered, ctx.Err() != nil, errors.As(err, new(*Refusal)):
+		case fresh, !up.Reused(), up.Progress() == exchange.Answered, ctx.Err() != nil, errors.Is(err, ErrSlow), errors.As(err, new(*Refusal)):
 			up.Release(false)
 			return nil, ask.reason(err)
 		}
@@ -185,7 +186,7 @@ func (p *Pool[K]) newPeer(to Peer) *peer {
 		h1: http1.NewPool(http1.PoolConfig{
 			Addr: to.Addr, TLS: to.TLS, ConnectTimeout: l.ConnectTimeout, IdleTimeout: l.IdleTimeout, MaxConnections: l.Connections * l.Streams, Dial: to.Dial,
 		}, p.clock),
-		ctx: ctx, cut: cut, open: make(map[*Conn]struct{}),
+		ctx: ctx, cut: cut, open: make(map[*Conn]struct{}), asked: make(map[*asking]struct{}),
 	}
 }
 
@@ -235,9 +236,15 @@ func (pe *peer) plain(c *http1.ClientConn, err error) (upstream, error) {
 
 // asking is one opening under way.
 type asking struct {
-	ctx  context.Context
-	peer context.Context
-	body []byte
+	ctx    context.Context
+	peer   context.Context
+	clock  *conn.Clock
+	within time.Duration
+	up     upstream // that the answer is awaited on
+	body   []byte
+
+	alarm conn.Alarm
+	slot  conn.ClockSlot
 }
 
 // DialContext bounds a dial.
@@ -273,23 +280,69 @@ func (a *asking) reason(err error) error {
 
 var connectMethod = []byte("CONNECT")
 
-// roundTrip asks for the tunnel on a stream.
-func (a *asking) roundTrip(up upstream, head []byte) (conn.Conn, error) {
-	callers, peers := context.AfterFunc(a.ctx, up.Interrupt), context.AfterFunc(a.peer, up.Interrupt)
+// ErrSlow is a peer that does not answer within the time of a request.
+var ErrSlow = errors.New("the peer does not answer")
+
+// roundTrip asks for the tunnel on a stream. It is interrupted when the caller gives up, when the tunnels of the peer are to end, and
+// when the time is up.
+func (p *Pool[K]) roundTrip(pe *peer, a *asking, up upstream, head []byte) (conn.Conn, error) {
+	a.up = up
+	if !p.ask(pe, a) {
+		return nil, ErrClosed
+	}
+	callers := context.AfterFunc(a.ctx, up.Interrupt)
+	if a.within > 0 {
+		a.alarm.Bind(a.clock)
+		a.alarm.Arm(up, a.within)
+		a.clock.Add(a)
+	}
 	var f, trailers exchange.Fields
 	got, err := up.RoundTrip(head, nil, connectMethod, false, &f, a)
 	if err == nil && got.Status/100 != 2 {
 		_ = up.CopyBody(a, false, &trailers) // as far as it goes
 		err = refusal(got.Status, &f, a.body)
 	}
-	if ok := callers(); !peers() || !ok { // it has been interrupted, and is of no use
+	a.clock.Remove(a)
+	slow := a.alarm.Disarm() != conn.CauseNone
+	ok, left := p.answered(pe, a), callers()
+	switch {
+	case slow:
+		return nil, ErrSlow
+	case !ok, !left: // it has been interrupted, and is of no use
 		return nil, cmp.Or(err, context.Canceled)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	return up.Takeover(), nil
 }
+
+// ask has the end of the peer's tunnels interrupt an opening; false: they have ended.
+func (p *Pool[K]) ask(pe *peer, a *asking) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pe.ctx.Err() != nil {
+		return false
+	}
+	pe.asked[a] = struct{}{}
+	return true
+}
+
+// answered ends what ask has begun; false: the tunnels have ended meanwhile.
+func (p *Pool[K]) answered(pe *peer, a *asking) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(pe.asked, a)
+	return pe.ctx.Err() == nil
+}
+
+// OnTick is the clock's visit.
+func (a *asking) OnTick(c *conn.Clock) int { c.Expire(&a.alarm); return -1 }
+
+// OnDeparted is never called: nothing is probed.
+func (a *asking) OnDeparted() {}
+
+// Slot is the clock's.
+func (a *asking) Slot() *conn.ClockSlot { return &a.slot }
 
 // Sent has nothing to do.
 func (a *asking) Sent() {}

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
 )
@@ -22,6 +23,9 @@ type Request struct {
 	Authority string
 	// Fields are sent beside Host. Names and values must be legal ones.
 	Fields []Field
+	// Within is how long the answer may take, once there is a connection; 0 is as long as the context allows. A deadline of the
+	// context costs more.
+	Within time.Duration
 }
 
 // appendHead spells the request as HTTP/1.1 does; the engines make of it what they need.

@@ -81,8 +81,8 @@ func TestRulesReplaceThemselves(t *testing.T) {
 		if err := k.Install(n.Gateway); err != nil {
 			t.Fatal(err)
 		}
-		if got := tables(t, n.Gateway); len(got) != 2 || got["sluice-actor"] != 4 {
-			t.Fatalf("tables and their rules: %v, want four rules in one of ours", got)
+		if got := tables(t, n.Gateway); len(got) != 2 || got["sluice-actor"] != 7 {
+			t.Fatalf("tables and their rules: %v, want seven rules in one of ours", got)
 		}
 	}
 	if err := k.Remove(n.Gateway); err != nil {

@@ -3,6 +3,7 @@ package worker
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -38,6 +39,7 @@ func (Kernel) Install(gateway *fabric.Namespace) error {
 			return err
 		}
 		table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName})
+		leaveUntracked(c, table)
 		redirect(c, table)
 		refuseDatagrams(c, table)
 		input(c, table)
@@ -117,7 +119,27 @@ func refuseDatagrams(c *nftables.Conn, table *nftables.Table) {
 
 const icmpPortUnreachable = 3 // RFC 792
 
-// input is: ct state established,related accept; tcp dport 15001 accept; and nothing else.
+// leaveUntracked is, of what comes in: ip saddr 169.254.17.2 ip daddr 169.254.17.1 tcp dport != 15001 notrack; of what goes out:
+// ip daddr 169.254.17.2 tcp sport != 15001 notrack. The kernel would remember each connection to the actor for two minutes after
+// its end, and refuse others when it remembers as many as it can; and remembering costs time.
+func leaveUntracked(c *nftables.Conn, table *nftables.Table) {
+	in := c.AddChain(&nftables.Chain{
+		Name: "arriving", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	})
+	c.AddRule(&nftables.Rule{Table: table, Chain: in, Exprs: concat(
+		protocol(unix.IPPROTO_TCP), address(sourceOffset, actorAddress), address(destinationOffset, gatewayAddress),
+		port(destinationPort, expr.CmpOpNeq), []expr.Any{&expr.Notrack{}},
+	)})
+	out := c.AddChain(&nftables.Chain{
+		Name: "leaving", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw,
+	})
+	c.AddRule(&nftables.Rule{Table: table, Chain: out, Exprs: concat(
+		protocol(unix.IPPROTO_TCP), address(destinationOffset, actorAddress), port(sourcePort, expr.CmpOpNeq), []expr.Any{&expr.Notrack{}},
+	)})
+}
+
+// input is: ct state untracked tcp flags & (syn | ack) != syn accept; ct state established,related accept; tcp dport 15001 accept;
+// and nothing else.
 func input(c *nftables.Conn, table *nftables.Table) {
 	drop := nftables.ChainPolicyDrop
 	chain := c.AddChain(&nftables.Chain{
@@ -125,17 +147,51 @@ func input(c *nftables.Conn, table *nftables.Table) {
 		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter, Policy: &drop,
 	})
 	accept := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
-	known := make([]byte, 4)
-	binary.NativeEndian.PutUint32(known, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: concat([]expr.Any{
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: concat(
+		tracked(expr.CtStateBitUNTRACKED), protocol(unix.IPPROTO_TCP),
+		[]expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flagsOffset, Len: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{flagSYN | flagACK}, Xor: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{flagSYN}},
+		}, accept)})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: concat(tracked(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept)})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: concat(protocol(unix.IPPROTO_TCP), port(destinationPort, expr.CmpOpEq), accept)})
+}
+
+// Where things are in the heads of IPv4 (RFC 791) and TCP (RFC 9293).
+const (
+	sourceOffset      = 12
+	destinationOffset = 16
+	sourcePort        = 0
+	destinationPort   = 2
+	flagsOffset       = 13
+	flagSYN           = 0x02
+	flagACK           = 0x10
+)
+
+// tracked matches packets whose connection is in one of the states.
+func tracked(states uint32) []expr.Any {
+	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: known, Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, states), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-	}, accept)})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: concat(protocol(unix.IPPROTO_TCP), []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, CapturePort)},
-	}, accept)})
+	}
+}
+
+// address matches one of the two addresses of a packet.
+func address(offset uint32, a netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()},
+	}
+}
+
+// port compares one of the two ports of a packet with CapturePort.
+func port(offset uint32, op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
+		&expr.Cmp{Op: op, Register: 1, Data: binary.BigEndian.AppendUint16(nil, CapturePort)},
+	}
 }
 
 func protocol(number byte) []expr.Any {
@@ -151,7 +207,7 @@ func outside() []expr.Any {
 	mask := make([]byte, 4)
 	binary.BigEndian.PutUint32(mask, ^uint32(0)<<(32-subnet.Bits()))
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destinationOffset, Len: 4},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: network[:]},
 	}

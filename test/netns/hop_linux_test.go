@@ -31,8 +31,9 @@ import (
 
 // BenchmarkConnectHop compares what a request to an actor costs: through the router and the worker, and through two Envoys that carry
 // it over the same CONNECT of mutual TLS and HTTP/2. The figure is the processor time of the two processes for each request, by
-// /proc; what client, actor and control plane use does not count. A request has a tunnel of its own, as between router and worker;
-// "envoy, tunnels kept" lets Envoy use one for the next request of whomever.
+// /proc; what client, actor and control plane use does not count. All ways lead to the same actor over the same cable: the second
+// Envoy runs in the actor's gateway namespace, and listens outside of it. The first process of each logs requests to a file. A request
+// has a tunnel of its own, as between router and worker; "envoy, tunnels kept" lets Envoy use one for the next request of whomever.
 //
 //	go test ./test/netns -run '^$' -bench ConnectHop -benchtime 3x
 func BenchmarkConnectHop(b *testing.B) {
@@ -77,7 +78,8 @@ type hop struct {
 	plane  *app.Ateapi
 	run    fabric.Run
 	text   *template.Template
-	server string // like the actor, on the machine's loopback
+	worker *gatewaytest.Process // has the actor; idle when Envoys carry requests
+	port   int                  // of the worker
 }
 
 func newHop(b *testing.B) *hop {
@@ -98,15 +100,7 @@ func newHop(b *testing.B) *hop {
 	if h.text, err = template.ParseFiles(filepath.Join("testdata", "hop.envoy.yaml")); err != nil {
 		b.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "demo/a") })}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = s.Serve(l) })
-	b.Cleanup(func() { _ = s.Close(); serving.Wait() })
-	h.server = l.Addr().String()
+	h.work()
 	return h
 }
 
@@ -121,17 +115,23 @@ const (
 	trusted  = "trust-bundle.pem"
 )
 
-// sluice starts the worker, attaches it to the control plane, and the router before it.
-func (h *hop) sluice(b *testing.B) (string, [2]*gatewaytest.Process) {
+// work starts the worker and attaches it to the control plane, which has an actor then.
+func (h *hop) work() {
 	path, err := binary()
 	if err != nil {
-		b.Fatal(err)
+		h.b.Fatal(err)
 	}
-	port, orders := gatewaytest.FreePorts(b, 1)[0], filepath.Join(h.dir, "orders")
-	w := gatewaytest.Run(b, path, "run", "--run", h.run.String(), "--orders", orders, "--atunnel-connect-listen-address", fmt.Sprintf("127.0.0.1:%d", port),
+	orders := filepath.Join(h.dir, "orders")
+	h.port = gatewaytest.FreePorts(h.b, 1)[0]
+	h.worker = gatewaytest.Run(h.b, path, "run", "--run", h.run.String(), "--orders", orders,
+		"--atunnel-connect-listen-address", fmt.Sprintf("127.0.0.1:%d", h.port),
 		"--atunnel-credential-bundle", h.file("worker-w1", identity, bundle), "--atunnel-trust-bundle", h.file("ateapi", identity, trusted))
-	w.Await(b, "taking orders")
-	h.attach(b, &ordered{orders: orders, output: filepath.Join(h.dir, "output")})
+	h.worker.Await(h.b, "taking orders")
+	h.attach(h.b, &ordered{orders: orders, output: filepath.Join(h.dir, "output")})
+}
+
+// sluice starts the router before the worker.
+func (h *hop) sluice(b *testing.B) (string, [2]*gatewaytest.Process) {
 	config := filepath.Join(h.dir, "router.acl")
 	text := fmt.Sprintf(`
 		entrypoints "web" { address = "127.0.0.1:0" }
@@ -143,7 +143,7 @@ func (h *hop) sluice(b *testing.B) (string, [2]*gatewaytest.Process) {
 				allow_anyone = true
 			}
 		}
-		observability { access_log { output = %[8]q } }`, "`", h.plane.Addr, app.AteapiName, h.file("router", identity, bundle), h.file("admin", names, trusted), port,
+		observability { access_log { output = %[8]q } }`, "`", h.plane.Addr, app.AteapiName, h.file("router", identity, bundle), h.file("admin", names, trusted), h.port,
 		h.file("ateapi", identity, trusted), filepath.Join(h.dir, "access.log"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		b.Fatal(err)
@@ -153,7 +153,7 @@ func (h *hop) sluice(b *testing.B) (string, [2]*gatewaytest.Process) {
 		b.Fatal(err)
 	}
 	r := gatewaytest.Run(b, server, "run", "-c", config)
-	return r.Await(b, `"entrypoint":"web","address":"([^"]+)"`), [2]*gatewaytest.Process{r, w}
+	return r.Await(b, `"entrypoint":"web","address":"([^"]+)"`), [2]*gatewaytest.Process{r, h.worker}
 }
 
 func (h *hop) attach(b *testing.B, boxes control.Sandboxes) {
@@ -190,6 +190,18 @@ func (h *hop) attach(b *testing.B, boxes control.Sandboxes) {
 	})
 	b.Cleanup(func() { stop(); hosting.Wait() })
 	<-attached
+	if _, _, err := admin.ResumeActor(b.Context(), ref); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// gateway is the path of the namespace at the near end of the actor's cable.
+func (h *hop) gateway(b *testing.B) string {
+	all, err := filepath.Glob("/run/netns/sluice-" + h.run.String() + "-*-at")
+	if err != nil || len(all) != 1 {
+		b.Fatal(all, err)
+	}
+	return all[0]
 }
 
 // ordered passes the control plane's orders to the worker.
@@ -236,17 +248,17 @@ func (o *ordered) order(ctx context.Context, what string, body any) error {
 	return nil
 }
 
-// envoys starts two of them, in the place of the router and of the worker.
+// envoys starts two of them, in the place of the router and of the worker, the second one in the gateway namespace of the actor.
 func (h *hop) envoys(b *testing.B, single bool) (string, [2]*gatewaytest.Process) {
-	program := gatewaytest.Peer(b, gatewaytest.PeerEnvoy)
+	program, nsenter := gatewaytest.Peer(b, gatewaytest.PeerEnvoy), gatewaytest.Peer(b, "nsenter")
 	ports := gatewaytest.FreePorts(b, 2)
-	_, port, _ := net.SplitHostPort(h.server)
+	outside := fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
 	var all [2]*gatewaytest.Process
 	for i, ends := range []bool{false, true} {
 		file := filepath.Join(h.dir, fmt.Sprintf("envoy-%v.yaml", ends))
 		var config bytes.Buffer
 		err := h.text.Execute(&config, map[string]any{
-			"Ends": ends, "Single": single, "Requests": ports[0], "Tunnels": ports[1], "Actor": port, "RouterURI": app.RouterID, "WorkerURI": app.WorkerID("w1"),
+			"Ends": ends, "Single": single, "Requests": ports[0], "Tunnels": ports[1], "Outside": outside, "Log": filepath.Join(h.dir, "envoy.log"), "RouterURI": app.RouterID, "WorkerURI": app.WorkerID("w1"),
 			"Worker": h.file("worker-w1", identity, bundle), "Router": h.file("router", identity, bundle), "Trust": h.file("ateapi", identity, trusted),
 		})
 		if err == nil {
@@ -255,7 +267,11 @@ func (h *hop) envoys(b *testing.B, single bool) (string, [2]*gatewaytest.Process
 		if err != nil {
 			b.Fatal(err)
 		}
-		p := gatewaytest.Run(b, program, "-c", file, "--concurrency", "2", "--use-dynamic-base-id", "-l", "info")
+		command := []string{program, "-c", file, "--concurrency", "2", "--use-dynamic-base-id", "-l", "info"}
+		if ends {
+			command = append([]string{nsenter, "--net=" + h.gateway(b), "--"}, command...)
+		}
+		p := gatewaytest.Run(b, command[0], command[1:]...)
 		p.Await(b, "starting main dispatch loop")
 		all[i] = p
 	}
