@@ -279,14 +279,9 @@ func TestTunnelsUnread(t *testing.T) { // not in parallel: it measures the heap
 func TestTunnelsNotRead(t *testing.T) { // not in parallel: it measures the heap
 	const stalled = 500
 	end := make(chan struct{})
-	var mu sync.Mutex
-	n := 0
+	turns := make(chan int, 1) // each tunnel's number: the client sees its head before its handler goes on
 	set := connecting(taken(func(c conn.Conn) {
-		mu.Lock()
-		n++
-		idle := n <= stalled
-		mu.Unlock()
-		if idle {
+		if <-turns < stalled {
 			<-end
 			return
 		}
@@ -298,6 +293,7 @@ func TestTunnelsNotRead(t *testing.T) { // not in parallel: it measures the heap
 	f := r.framer(t, xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 20})
 	piece := strings.Repeat("x", 16<<10)
 	for i := range uint32(stalled) {
+		turns <- int(i)
 		f.tunnel(2*i + 1)
 		f.want(fmt.Sprintf("HEADERS %d 200", 2*i+1))
 		for range 4 {
@@ -305,6 +301,7 @@ func TestTunnelsNotRead(t *testing.T) { // not in parallel: it measures the heap
 		}
 	}
 	last := uint32(2*stalled + 1)
+	turns <- stalled
 	f.tunnel(last)
 	f.want(fmt.Sprintf("HEADERS %d 200", last))
 	if err := f.fr.WriteWindowUpdate(0, 1<<30); err != nil {
