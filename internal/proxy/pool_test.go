@@ -327,6 +327,22 @@ func TestConnectErrors(t *testing.T) {
 	}
 }
 
+// Once the time of a request is up nobody else is tried, and so nobody is taken for a backend that refuses.
+func TestNoBlameWhenTheTimeIsUp(t *testing.T) {
+	t.Parallel()
+	good := newBackend(t, func(p *peer) { p.message(false); p.send(ok) })
+	g := newGateway(t, kernelMode, options{service: func(l *config.LoadBalancer) { l.RequestTimeout = 200 * time.Millisecond }}, blackhole(t), good.addr)
+	if a := g.ask(t, get); a.status() != "504" {
+		t.Errorf("%+v", a)
+	}
+	if r := g.record(0); len(r.Attempts) != 1 {
+		t.Errorf("attempts %+v", r.Attempts)
+	}
+	if s := g.lb.AppendStats(nil)[1]; s.Refused != 0 || s.Skipped {
+		t.Errorf("the other backend is blamed: %+v", s)
+	}
+}
+
 // A dial ends with the client that it is for.
 func TestClientLeavesDuringDial(t *testing.T) {
 	hole := blackhole(t)
@@ -473,5 +489,27 @@ func TestForcedBeforeTheWait(t *testing.T) {
 		if d := time.Since(began); d > 2*time.Second {
 			t.Errorf("after %v", d)
 		}
+	})
+}
+
+// A client that leaves before a backend is waited for is not forgotten: departures are told once.
+func TestDepartedBeforeTheWait(t *testing.T) {
+	b := newBackend(t, func(p *peer) {
+		p.message(false)
+		p.send(ok)
+		_, _ = p.closed(patience)
+	})
+	inModes(t, func(t *testing.T, m mode) {
+		g := newGateway(t, m, options{before: func(x *exchange.Exchange) {
+			if string(x.Request.Path) == "/wait" {
+				<-x.Departed()
+			}
+		}}, b.addr)
+		c := g.dial(t)
+		c.send(get)
+		c.message(false)
+		c.send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+		c.Close()
+		g.ended(1, exchange.OutcomeDisconnected, exchange.CodeClientGone, "")
 	})
 }

@@ -573,3 +573,20 @@ func BenchmarkAccessLogParallel(b *testing.B) {
 		}
 	})
 }
+
+// Entries that are small are bounded by their number, long before their bytes would be.
+func TestWaitingEntriesAreBounded(t *testing.T) {
+	const most, total = 65536, 70000
+	l := newLog(t, nil, nil) // nothing is written yet
+	if err := l.Reconfigure(to(filepath.Join(t.TempDir(), "access.log"), "common")); err != nil {
+		t.Fatal(err)
+	}
+	x := finished()
+	for range total {
+		l.Log(x)
+	}
+	if n := l.Dropped(); n < total-most || n > total-most/2 {
+		t.Errorf("%d of %d entries were lost", n, total)
+	}
+	run(l)()
+}
