@@ -433,7 +433,7 @@ func lock(tx store.Tx, ref actor.Ref) (token string, err error) {
 		if err := decode(r, &l); err != nil {
 			return "", err
 		}
-		if time.Now().Before(l.Until) {
+		if left := time.Until(l.Until); left > 0 && left <= lease { // none lasts for longer, but by a clock that was ahead then
 			return "", actor.Refuse(actor.Aborted, "another operation on actor %s is under way", ref)
 		}
 		if err := tx.Delete(r.Key, r.Version); err != nil {

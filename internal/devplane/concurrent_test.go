@@ -3,6 +3,7 @@ package devplane_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/actor"
+	"github.com/sluice-proxy/sluice/internal/devplane"
+	"github.com/sluice-proxy/sluice/internal/store"
 )
 
 // Fifty at a time: one sandbox results. Who comes while it is made is Aborted, who comes after finds it.
@@ -114,4 +117,28 @@ func outlastLease(t *testing.T, overlap bool) {
 		t.Errorf("the other one: %v", err)
 	}
 	p.wantState(t, a1, actor.Running, "w0")
+}
+
+// A lock that an operation has left is free after a lease, also when it was taken while the clock was ahead: no lock lasts for longer.
+func TestLockOfAClockThatWasAhead(t *testing.T) {
+	p := newPlane(t, 1)
+	p.create(t, a1)
+	left := func(until time.Duration) {
+		t.Helper()
+		err := p.store.Update(t.Context(), func(tx store.Tx) error {
+			_, err := tx.Create(store.Key{Kind: devplane.KindLock, Group: a1.Atespace, Name: a1.Name}, "left",
+				fmt.Appendf(nil, `{"until":%q}`, time.Now().Add(until).Format(time.RFC3339Nano)))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	left(24 * time.Hour)
+	if _, resumed, err := p.ResumeActor(t.Context(), a1); err != nil || !resumed {
+		t.Errorf("with a lock of tomorrow: %v, %v", resumed, err)
+	}
+	left(4 * time.Minute)
+	_, err := p.SuspendActor(t.Context(), a1)
+	wantCode(t, "with a lock of now", err, actor.Aborted, "under way")
 }

@@ -76,6 +76,15 @@ func (h *host) egress(_ context.Context, a worker.Actor) (worker.Egress, func() 
 		ours, theirs := conn.Pipe()
 		go func() {
 			defer theirs.Close()
+			switch to.Port() {
+			case 26: // fails in the middle
+				_, _ = theirs.Write(make([]byte, 100_000))
+				conn.Abort(theirs)
+				return
+			case 27: // ends
+				_, _ = theirs.Write(make([]byte, 100_000))
+				return
+			}
 			b := make([]byte, 64)
 			if n, err := theirs.Read(b); err == nil {
 				_, _ = fmt.Fprintf(theirs, "%s from %s to %s", b[:n], a.Ref, to)
@@ -194,6 +203,22 @@ func TestI11_EveryDialIsCapturedOrEndsInside(t *testing.T) {
 	}
 	if others := counts.Foreign.Load() + counts.Unknown.Load() + counts.Full.Load(); others != 0 {
 		t.Errorf("%d counted as something else", others)
+	}
+}
+
+// KF_TUN_03: how the far end of a connection ends arrives at the actor at once, as what it is: an end behind all that was sent, or a
+// reset.
+func TestKF_TUN_03_EndsOfOthersArrive(t *testing.T) {
+	h := newHost(t, newRun(t), nil)
+	h.activate("demo/a")
+	for to, want := range map[string]string{"203.0.113.7:26": "ECONNRESET", "203.0.113.7:27": "100000 bytes"} {
+		began := time.Now()
+		if got := h.dial("demo/a", "all", to); got != want {
+			t.Errorf("%s: %q, want %q", to, got, want)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s: after %s", to, took)
+		}
 	}
 }
 
