@@ -173,6 +173,32 @@ func TestHTTP2FullDuplex(t *testing.T) {
 	}
 }
 
+// Fields behind a request body reach the backend, whether the body's length was told or not, and however much of it has come.
+func TestHTTP2RequestTrailers(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, kernelMode, options{}, framed(t, func(f *frames) {
+		for id := f.request(); id != 0; id = f.request() {
+			got := "nothing"
+			if trailers, ok := f.next(xhttp2.FrameHeaders).(*xhttp2.MetaHeadersFrame); ok && trailers.StreamEnded() {
+				got = fmt.Sprint(trailers.RegularFields())
+			}
+			f.head(id, true, ":status", "200", "x-got", got)
+		}
+	}))
+	for _, length := range []int64{-1, 4} {
+		req, _ := http.NewRequest("POST", "http://"+g.addr+"/", io.NopCloser(strings.NewReader("body")))
+		req.ContentLength, req.Trailer = length, http.Header{"X-Up": {"up"}}
+		res, err := g.clients(t)["h2"].Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if got := res.Header.Get("X-Got"); !strings.Contains(got, `"x-up" = "up"`) {
+			t.Errorf("length %d: the backend got %s", length, got)
+		}
+	}
+}
+
 // framed is a backend made of frames: each connection is served by the next of the functions, the last one by all others.
 func framed(t testing.TB, serve ...func(f *frames)) (url string) {
 	t.Helper()
