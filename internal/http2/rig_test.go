@@ -1,5 +1,7 @@
 package http2_test
 
+//lint:file-ignore SA1019 the foreign client is chosen for its own transport: it takes any connection and speaks without TLS
+
 import (
 	"context"
 	"crypto/ecdsa"

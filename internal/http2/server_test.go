@@ -1,7 +1,5 @@
 package http2_test
 
-//lint:file-ignore SA1019 the foreign client is chosen for its own transport: it takes any connection and speaks without TLS
-
 import (
 	"bytes"
 	"errors"
