@@ -32,20 +32,11 @@ func (n *Namespace) Listen(addr netip.AddrPort) (*net.TCPListener, error) {
 
 // Dial connects from inside the namespace. Only making sockets happens there, some at a time, so that slow peers hold up nobody.
 func (n *Namespace) Dial(ctx context.Context, to netip.AddrPort) (*conn.Raw, error) {
-	return n.DialAs(ctx, to, Dialing{})
+	return n.DialWithin(ctx, to, 0)
 }
 
-// Dialing says how a connection is made, where it matters what that costs.
-type Dialing struct {
-	// Within is how long connecting may take, besides its context; 0 is no bound. A deadline of the context costs more.
-	Within time.Duration
-	// SpeakFirst has the last segment of the handshake wait for the first bytes that are written, at most 200 ms: the other side
-	// accepts the connection with the bytes at hand. One that is to speak first itself does so that much later.
-	SpeakFirst bool
-}
-
-// DialAs is Dial in a special way.
-func (n *Namespace) DialAs(ctx context.Context, to netip.AddrPort, d Dialing) (*conn.Raw, error) {
+// DialWithin is Dial that takes a time at most, if that is not 0. A deadline of the context costs more.
+func (n *Namespace) DialWithin(ctx context.Context, to netip.AddrPort, within time.Duration) (*conn.Raw, error) {
 	family := unix.AF_INET
 	if to.Addr().Is6() {
 		family = unix.AF_INET6
@@ -58,10 +49,7 @@ func (n *Namespace) DialAs(ctx context.Context, to netip.AddrPort, d Dialing) (*
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	if d.SpeakFirst {
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) // tcp(7); without it the segment goes at once
-	}
-	c, err := conn.Connect(ctx, fd, to, d.Within)
+	c, err := conn.Connect(ctx, fd, to, within)
 	if err != nil {
 		return nil, fmt.Errorf("dialing %s in %s: %w", to, n.name, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/fabric"
 )
@@ -78,45 +77,5 @@ func TestStockOfSockets(t *testing.T) {
 	}
 	if left := open() - before; left > 0 {
 		t.Errorf("%d descriptors are left", left)
-	}
-}
-
-// Who speaks first is accepted with what it says: the kernel has nobody accepted before.
-func TestDialToSpeakFirst(t *testing.T) {
-	n, err := newRun(t).CreateNamespace("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = n.Remove() }()
-	at := netip.MustParseAddrPort("127.0.0.1:7")
-	l, err := n.Listen(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	accepted := func() bool {
-		_ = l.SetDeadline(time.Now().Add(10 * time.Millisecond))
-		s, err := l.AcceptTCP()
-		if err == nil {
-			_ = s.Close()
-		}
-		return err == nil
-	}
-	for _, first := range []bool{false, true} {
-		began := time.Now()
-		c, err := n.DialAs(t.Context(), at, fabric.Dialing{Within: time.Minute, SpeakFirst: first})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := accepted(); got == first && time.Since(began) < 150*time.Millisecond { // the kernel waits for 200
-			t.Errorf("accepted before anything was said: %v, where that is to be %v", got, !first)
-		}
-		if _, err := c.Write([]byte("hello")); err != nil {
-			t.Error(err)
-		}
-		if first && !accepted() {
-			t.Error("not accepted with the first bytes")
-		}
-		_ = c.Close()
 	}
 }

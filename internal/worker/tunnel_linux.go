@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
-	"github.com/sluice-proxy/sluice/internal/fabric"
 )
 
 // Tunnel is a connection to an actor, on which nothing has been sent. It ends with the actor's stay. Exactly one of Relay
@@ -27,7 +26,7 @@ func (a *Activation) dial(ctx context.Context, port uint16) (*Tunnel, error) {
 	default:
 		return nil, ErrBusy
 	}
-	raw, err := a.network.Gateway.DialAs(ctx, netip.AddrPortFrom(actorAddress, port), fabric.Dialing{Within: a.w.o.Bounds.Dial, SpeakFirst: true})
+	raw, err := a.network.Gateway.DialWithin(ctx, netip.AddrPortFrom(actorAddress, port), a.w.o.Bounds.Dial)
 	if err != nil {
 		<-a.slots
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
