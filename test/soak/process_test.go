@@ -198,6 +198,9 @@ func (g *gateway) descriptors() string {
 	return strings.Join(all, ", ")
 }
 
+// errReaped is a process whose exit code its parent has learnt: it ended before the process that it had replaced.
+var errReaped = errors.New("its parent knows the exit code")
+
 // exitCode waits for a process to end: a child of ours, or one that becomes one when its parent ends.
 func exitCode(pid int, within time.Duration) (int, error) {
 	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
@@ -207,11 +210,13 @@ func exitCode(pid int, within time.Duration) (int, error) {
 			return status.ExitStatus(), nil
 		case got == pid:
 			return -1, fmt.Errorf("process %d ended by signal %v", pid, status.Signal())
+		case errors.Is(err, syscall.ECHILD) && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH):
+			return -1, errReaped
 		case err != nil && !errors.Is(err, syscall.ECHILD) && !errors.Is(err, syscall.EINTR):
 			return -1, err
 		}
 		if time.Now().After(end) {
-			return -1, fmt.Errorf("process %d still runs, or was never ours, after %s", pid, within)
+			return -1, fmt.Errorf("process %d still runs after %s", pid, within)
 		}
 	}
 }

@@ -4,10 +4,12 @@ package soak_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -261,11 +263,19 @@ func (s *soak) retired() (rows [][2]string) {
 	for _, pid := range s.gateway.retired {
 		began := time.Now()
 		code, err := exitCode(pid, 30*time.Second)
-		if err != nil || code != 0 {
+		switch {
+		case errors.Is(err, errReaped):
+			rows = append(rows, [2]string{"old process", fmt.Sprintf("%d ended before the one that it had replaced", pid)})
+			continue
+		case err != nil || code != 0:
 			s.fail("old process", "", "process %d: exit code %d, %v", pid, code, err)
 			continue
 		}
 		rows = append(rows, [2]string{"old process", fmt.Sprintf("%d exited 0, %s after the last stream", pid, time.Since(began).Round(time.Millisecond))})
+	}
+	log, err := os.ReadFile(s.gateway.log.Name())
+	if stopped := strings.Count(string(log), `"msg":"stopped"`); err != nil || stopped < len(s.gateway.retired) {
+		s.fail("old process", "", "%d of %d say that they have stopped, %v", stopped, len(s.gateway.retired), err)
 	}
 	return rows
 }
