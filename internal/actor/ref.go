@@ -34,17 +34,28 @@ func (r Ref) String() string { return r.Atespace + "/" + r.Name }
 // Check returns what is wrong with a reference that a message holds in a field: nothing, or a fault for each part.
 func (r Ref) Check(field string) Faults {
 	var f Faults
-	if !ValidName(r.Atespace) {
-		f.Add(field+".atespace", NameReason, r.Atespace)
-	}
-	if !ValidName(r.Name) {
-		f.Add(field+".name", NameReason, r.Name)
-	}
+	f.Name(field+".atespace", r.Atespace)
+	f.Name(field+".name", r.Name)
 	return f
 }
 
-// NameReason says that a text, the one argument, is no name, and what would be one.
-const NameReason = "%.80q is not 1 to 63 lower-case letters, digits and hyphens with a letter or digit at both ends"
+// Name adds a fault unless the value of a field is a name.
+func (f *Faults) Name(field, value string) {
+	if !ValidName(value) {
+		f.Add(field, nameReason, value)
+	}
+}
+
+// CheckName refuses, with InvalidArgument, what has another value than a name in a field.
+func CheckName(field, value string) error {
+	if ValidName(value) {
+		return nil
+	}
+	return Refuse(InvalidArgument, field+": "+nameReason, value)
+}
+
+// nameReason says that a text, the one argument, is no name, and what would be one.
+const nameReason = "%.80q is not 1 to 63 lower-case letters, digits and hyphens with a letter or digit at both ends"
 
 // maxLabel is the length of a DNS label, and so of every name.
 const maxLabel = 63

@@ -276,7 +276,7 @@ func (f *Faults) localPath(at, p string) {
 
 func (f *Faults) uniqueName(at, name string, seen map[string]bool) {
 	if !ValidName(name) {
-		f.Add(at, NameReason, name)
+		f.Add(at, nameReason, name)
 	} else if seen[name] {
 		f.Add(at, "%q is there already", name)
 	}

@@ -124,8 +124,10 @@ func (p *Plane) GetActor(ctx context.Context, ref actor.Ref) (actor.Actor, error
 // ListActors returns up to limit actors in the order of their references, from the first behind after: those of an
 // atespace, or with an empty one all.
 func (p *Plane) ListActors(ctx context.Context, atespace string, after actor.Ref, limit int) ([]actor.Actor, error) {
-	if atespace != "" && !actor.ValidName(atespace) {
-		return nil, actor.Refuse(actor.InvalidArgument, "atespace: "+actor.NameReason, atespace)
+	if atespace != "" {
+		if err := actor.CheckName("atespace", atespace); err != nil {
+			return nil, err
+		}
 	}
 	return view(ctx, p, func(tx store.Tx) (out []actor.Actor, err error) {
 		if atespace != "" {

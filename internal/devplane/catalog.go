@@ -14,8 +14,8 @@ type nothing struct{}
 
 // CreateAtespace makes an atespace.
 func (p *Plane) CreateAtespace(ctx context.Context, name string) (m actor.Meta, err error) {
-	if !actor.ValidName(name) {
-		return m, actor.Refuse(actor.InvalidArgument, "atespace.metadata.name: "+actor.NameReason, name)
+	if err := actor.CheckName("atespace.metadata.name", name); err != nil {
+		return m, err
 	}
 	return update(ctx, p, func(tx store.Tx) (m actor.Meta, err error) {
 		err = create(tx, atespaceKey(name), &nothing{}, &m)
@@ -25,8 +25,8 @@ func (p *Plane) CreateAtespace(ctx context.Context, name string) (m actor.Meta, 
 
 // GetAtespace returns what is known of an atespace.
 func (p *Plane) GetAtespace(ctx context.Context, name string) (actor.Meta, error) {
-	if !actor.ValidName(name) {
-		return actor.Meta{}, actor.Refuse(actor.InvalidArgument, "atespace.name: "+actor.NameReason, name)
+	if err := actor.CheckName("atespace.name", name); err != nil {
+		return actor.Meta{}, err
 	}
 	return view(ctx, p, func(tx store.Tx) (actor.Meta, error) { return getAtespace(tx, name) })
 }
@@ -49,8 +49,8 @@ func (p *Plane) ListAtespaces(ctx context.Context, after string, limit int) ([]a
 
 // DeleteAtespace forgets an atespace, which must hold no actors and no templates any more.
 func (p *Plane) DeleteAtespace(ctx context.Context, name string, t actor.Terms) (actor.Meta, error) {
-	if !actor.ValidName(name) {
-		return actor.Meta{}, actor.Refuse(actor.InvalidArgument, "atespace.name: "+actor.NameReason, name)
+	if err := actor.CheckName("atespace.name", name); err != nil {
+		return actor.Meta{}, err
 	}
 	return update(ctx, p, func(tx store.Tx) (actor.Meta, error) {
 		m, err := getAtespace(tx, name)
@@ -104,8 +104,8 @@ func (p *Plane) GetTemplate(ctx context.Context, ref actor.Ref) (actor.Template,
 
 // ListTemplates returns up to limit templates of an atespace in the order of their names, from the first behind after.
 func (p *Plane) ListTemplates(ctx context.Context, atespace, after string, limit int) ([]actor.Template, error) {
-	if !actor.ValidName(atespace) {
-		return nil, actor.Refuse(actor.InvalidArgument, "atespace: "+actor.NameReason, atespace)
+	if err := actor.CheckName("atespace", atespace); err != nil {
+		return nil, err
 	}
 	return view(ctx, p, func(tx store.Tx) ([]actor.Template, error) {
 		records, err := tx.List(KindTemplate, atespace, after, limit)

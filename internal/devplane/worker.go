@@ -20,9 +20,7 @@ const (
 // checkWorker refuses what cannot be a worker.
 func checkWorker(w actor.Worker) error {
 	var f actor.Faults
-	if !actor.ValidName(w.Name) {
-		f.Add("worker.metadata.name", actor.NameReason, w.Name)
-	}
+	f.Name("worker.metadata.name", w.Name)
 	checkCapacity(&f, "worker.status.capacity.actors", w.Actors)
 	four, six := 0, 0
 	for _, a := range w.Addrs {
@@ -121,9 +119,7 @@ func bound(w actor.Worker, caller string) error {
 // worker must be there. Doing it again changes nothing.
 func (p *Plane) RegisterWorker(ctx context.Context, caller, name string, c actor.Capacity) (actor.Worker, error) {
 	var f actor.Faults
-	if !actor.ValidName(name) {
-		f.Add("worker.name", actor.NameReason, name)
-	}
+	f.Name("worker.name", name)
 	checkCapacity(&f, "capacity.actors", c.Actors)
 	checkLabels(&f, "hardware.attributes", c.Hardware)
 	if err := invalid(f); err != nil {
@@ -197,8 +193,8 @@ func (p *Plane) UpdateWorker(ctx context.Context, w actor.Worker, t actor.Terms)
 
 // GetWorker returns a worker.
 func (p *Plane) GetWorker(ctx context.Context, name string) (actor.Worker, error) {
-	if !actor.ValidName(name) {
-		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker.name: "+actor.NameReason, name)
+	if err := actor.CheckName("worker.name", name); err != nil {
+		return actor.Worker{}, err
 	}
 	return view(ctx, p, func(tx store.Tx) (actor.Worker, error) { return getWorker(tx, name) })
 }
@@ -221,8 +217,8 @@ func (p *Plane) ListWorkers(ctx context.Context, after string, limit int) ([]act
 
 // ListHosted returns up to limit actors that have a place on a worker, in the order of their UIDs, from the first behind after.
 func (p *Plane) ListHosted(ctx context.Context, name, after string, limit int) ([]actor.Actor, error) {
-	if !actor.ValidName(name) {
-		return nil, actor.Refuse(actor.InvalidArgument, "worker.name: "+actor.NameReason, name)
+	if err := actor.CheckName("worker.name", name); err != nil {
+		return nil, err
 	}
 	return view(ctx, p, func(tx store.Tx) (out []actor.Actor, err error) {
 		if _, err := getWorker(tx, name); err != nil {
@@ -260,8 +256,8 @@ func (p *Plane) DrainWorker(ctx context.Context, name string) (actor.Worker, err
 // DeleteWorker forgets a worker, and returns what it was. Its actors are crashed, with the last worker of a node also those that
 // are kept there, and operations on them that are under way will find that they have lost.
 func (p *Plane) DeleteWorker(ctx context.Context, name string, t actor.Terms) (actor.Worker, error) {
-	if !actor.ValidName(name) {
-		return actor.Worker{}, actor.Refuse(actor.InvalidArgument, "worker.name: "+actor.NameReason, name)
+	if err := actor.CheckName("worker.name", name); err != nil {
+		return actor.Worker{}, err
 	}
 	return update(ctx, p, func(tx store.Tx) (actor.Worker, error) {
 		w, err := getWorker(tx, name)
