@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"os"
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
@@ -20,11 +19,6 @@ func TestIdleCostStack(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector needs more stack")
 	}
-	discard, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer discard.Close()
 	g := gatewaytest.Start(t, `
 entrypoints "web" { address = "127.0.0.1:0" }
 routers "all" {
@@ -32,7 +26,7 @@ routers "all" {
   service = "up"
 }
 services "up" { load_balancer { servers = [{ url = "http://`+cheapBackend(t, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok")+`" }] } }
-`, gatewaytest.With(func(o *app.Options) { o.Stdout = discard }))
+`, gatewaytest.With(func(o *app.Options) { o.Stdout = app.Discard(t) }))
 
 	request := []byte("GET /v1/models HTTP/1.1\r\nHost: api.example\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n")
 	newPlainOnce(t, g.Addr("web"), request).once(t)  // connects to the backend, which takes more

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"testing"
 
@@ -48,11 +47,6 @@ func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	discard, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer discard.Close()
 	g := gatewaytest.Start(t, `
 entrypoints "web" { address = "127.0.0.1:0" }
 routers "all" {
@@ -65,7 +59,7 @@ management {
   address        = "127.0.0.1:0"
   auth_token_env = ""
 }
-`, gatewaytest.With(func(o *app.Options) { o.Stdout = discard }))
+`, gatewaytest.With(func(o *app.Options) { o.Stdout = app.Discard(t) }))
 
 	request := []byte("GET /v1/models HTTP/1.1\r\nHost: api.example\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n")
 	for _, tc := range []struct {

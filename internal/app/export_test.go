@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/egress"
 )
 
-// discard is a file that takes everything and keeps nothing.
-func discard(t *testing.T) *os.File {
+// Discard is a file that takes everything and keeps nothing.
+func Discard(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {

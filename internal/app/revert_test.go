@@ -21,7 +21,7 @@ func TestRevert(t *testing.T) {
 			" health_check { path = \"/h\", interval = \"1h\" }\n }\n}\n"
 	}
 	const web = `entrypoints "web" { address = "127.0.0.1:0" }`
-	a, err := Start(t.Context(), Options{Text: text(web, "/old", "old"), Stdout: discard(t)})
+	a, err := Start(t.Context(), Options{Text: text(web, "/old", "old"), Stdout: Discard(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

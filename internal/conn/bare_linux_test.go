@@ -18,16 +18,8 @@ import (
 // barePair returns a Raw as an accept loop makes it, which is not in the poller yet, and the connection at its other end.
 func barePair(t *testing.T) (*conn.Raw, *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	far, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	rc, err := l.(*net.TCPListener).SyscallConn()
+	l, far := waiting(t)
+	rc, err := l.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +33,7 @@ func barePair(t *testing.T) (*conn.Raw, *net.TCPConn) {
 		return err == nil && r != nil
 	})
 	t.Cleanup(func() { r.Close(); far.Close() })
-	return r, far.(*net.TCPConn)
+	return r, far
 }
 
 // open reports whether a descriptor is one.

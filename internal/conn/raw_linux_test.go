@@ -14,18 +14,25 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 )
 
-// rawPair returns a Raw and the ordinary connection at its other end.
-func rawPair(t *testing.T) (*conn.Raw, *net.TCPConn) {
+// waiting returns a listener with a connection that it has not accepted, and that at its other end.
+func waiting(t *testing.T) (*net.TCPListener, *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	far, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l.(*net.TCPListener), far.(*net.TCPConn)
+}
+
+// rawPair returns a Raw and the ordinary connection at its other end.
+func rawPair(t *testing.T) (*conn.Raw, *net.TCPConn) {
+	t.Helper()
+	l, far := waiting(t)
 	near, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +42,7 @@ func rawPair(t *testing.T) (*conn.Raw, *net.TCPConn) {
 		t.Fatal("no raw form of a TCP connection")
 	}
 	t.Cleanup(func() { r.Close(); far.Close() })
-	return r, far.(*net.TCPConn)
+	return r, far
 }
 
 func TestRawReadWrite(t *testing.T) {

@@ -18,21 +18,12 @@ import (
 // Build builds the server binary into folder, with the given version string, and returns its path. RaceBuild in the
 // environment (any value) builds it with the race detector.
 func Build(folder, name, version string) (string, error) {
-	root, err := RepositoryRoot()
-	if err != nil {
-		return "", err
-	}
 	path := filepath.Join(folder, name)
-	args := []string{"build", "-ldflags", "-X main.version=" + version, "-o", path}
+	cmd := exec.Command("go", "build", "-ldflags", "-X main.version="+version, "-o", path)
 	if os.Getenv(RaceBuild) != "" {
-		args = append(args, "-race")
+		cmd.Args = append(cmd.Args, "-race")
 	}
-	cmd := exec.Command("go", append(args, "./cmd/sluice")...)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the server: %w\n%s", err, out)
-	}
-	return path, nil
+	return path, compile(cmd, "./cmd/sluice")
 }
 
 // BuildWorker compiles the worker into a folder of the repository's cache, and returns its path.
@@ -42,13 +33,21 @@ func BuildWorker(folder string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(root, ".cache", folder, "sluice-worker")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/sluice-worker")
-	cmd.Dir = root
+	cmd := exec.Command("go", "build", "-trimpath", "-o", path)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the worker: %w\n%s", err, out)
+	return path, compile(cmd, "./cmd/sluice-worker")
+}
+
+// compile runs a command that builds a program, which is its last argument.
+func compile(cmd *exec.Cmd, program string) (err error) {
+	if cmd.Dir, err = RepositoryRoot(); err != nil {
+		return err
 	}
-	return path, nil
+	cmd.Args = append(cmd.Args, program)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", program, err, out)
+	}
+	return nil
 }
 
 // RaceBuild is the environment variable that asks Build for the race detector.
