@@ -118,7 +118,7 @@ func (p *Pending) open(name, address string, set *settings) error {
 		p.opened = append(p.opened, f.socket)
 	}
 	if f.front == nil {
-		f.front = newFront(set, &p.server.deps)
+		f.front = newFront(set, f.socket, &p.server.deps)
 	}
 	p.faces[name] = f
 	return nil
@@ -131,8 +131,9 @@ func (p *Pending) Abort() {
 	}
 }
 
-// Commit makes the change. On a socket that stays, connections accepted from now on see the new settings; older ones
-// finish their request and close. Sockets that are not named any more are closed.
+// Commit makes the change. On a socket that stays, requests that come from now on are judged by the new settings.
+// Connections from before close: idle ones at once, others after their request. Sockets that are not named any more
+// are closed.
 func (p *Pending) Commit() {
 	s := p.server
 	s.mu.Lock()
@@ -174,6 +175,7 @@ func (s *Server) retire(old *face, kept *socket) {
 	if old.socket != kept {
 		old.socket.close()
 	}
+	old.front.server.SetKeepAlivesEnabled(false)
 	s.ending.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), retireTimeout)
 		defer cancel()

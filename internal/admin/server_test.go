@@ -149,6 +149,80 @@ func TestReloadOnTheSameSocket(t *testing.T) {
 	}
 }
 
+// A connection from before a change, whether it has carried a request or not, opens nothing that the new settings close.
+func TestOldConnectionsAreJudgedByNewSettings(t *testing.T) {
+	a := newAuthority(t)
+	cert, key := a.server("server")
+	withTLS := func(require bool) func(*config.Management) {
+		return func(c *config.Management) {
+			c.TokenEnv = "TOKEN"
+			c.TLS = &config.ManagementTLS{TLS: config.TLS{KeyPair: config.KeyPair{CertFile: cert, KeyFile: key}}}
+			if require {
+				c.TLS.RequireClientCert, c.TLS.ClientCAFile = true, filepath.Join(a.dir, "ca.pem")
+			}
+		}
+	}
+	token := func(c *config.Management) { c.TokenEnv = "TOKEN" }
+	for name, c := range map[string]struct {
+		before, after func(*config.Management)
+		status        int // of a request with the token from before, on a connection that has carried none
+	}{
+		"other token":       {token, func(c *config.Management) { c.TokenEnv = "OTHER" }, 401},
+		"other prefix":      {token, func(c *config.Management) { c.TokenEnv, c.PathPrefix = "TOKEN", "/ops" }, 404},
+		"other peers":       {token, func(c *config.Management) { c.AllowedIPs = prefixes("192.0.2.0/24") }, 403},
+		"no token":          {token, nil, 200},
+		"TLS":               {token, withTLS(false), 503},
+		"the same TLS":      {withTLS(false), withTLS(false), 200},
+		"no TLS":            {withTLS(false), token, 200},
+		"a client's name":   {withTLS(false), withTLS(true), 503},
+		"no client's name":  {withTLS(true), withTLS(false), 200},
+		"the client's name": {withTLS(true), withTLS(true), 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, block(c.before), nil)
+			dial := func() net.Conn {
+				conn, err := net.Dial("tcp", s.Addr(admin.SocketMain).String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { conn.Close() })
+				if b := block(c.before); b.TLS != nil {
+					cfg := a.client(a)
+					cfg.ServerName = "127.0.0.1"
+					return tls.Client(conn, cfg)
+				}
+				return conn
+			}
+			ask := func(c net.Conn) (int, error) {
+				_, _ = io.WriteString(c, "GET /api/gateway/health HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s3cret\r\n\r\n")
+				r, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					return 0, err
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+				return r.StatusCode, r.Body.Close()
+			}
+			// The one accepted first is with its server when the other has its answer.
+			fresh, used := dial(), dial()
+			if c, ok := fresh.(*tls.Conn); ok {
+				if err := c.Handshake(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if status, err := ask(used); status != 200 || err != nil {
+				t.Fatalf("before the change: %d, %v", status, err)
+			}
+			apply(t, s, block(c.after))
+			if status, err := ask(fresh); status != c.status || err != nil {
+				t.Errorf("first request of a connection from before: %d, %v; want %d", status, err, c.status)
+			}
+			if status, err := ask(used); err == nil && status != c.status {
+				t.Errorf("second request of a connection from before: %d, want none or %d", status, c.status)
+			}
+		})
+	}
+}
+
 func TestUnchangedReloadKeepsConnections(t *testing.T) {
 	cfg := block(func(c *config.Management) { c.TokenEnv = "TOKEN" })
 	s := open(t, cfg, nil)

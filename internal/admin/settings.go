@@ -70,6 +70,20 @@ func (s *settings) same(o *settings) bool {
 	return *s.token == *o.token
 }
 
+// suffice reports whether a connection that was let in by these settings would be let in by others, too: whether it is
+// private enough, and its client known by the same authorities.
+func (s *settings) suffice(o *settings) bool {
+	switch {
+	case o.tls == nil:
+		return true
+	case s.tls == nil || s.tls.MinVersion < o.tls.MinVersion:
+		return false
+	case o.tls.ClientAuth == tls.NoClientCert:
+		return true
+	}
+	return s.tls.ClientAuth >= o.tls.ClientAuth && s.tls.ClientCAs.Equal(o.tls.ClientCAs)
+}
+
 // newTLS reads the certificate and the client authorities.
 func newTLS(cfg *config.ManagementTLS) (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)

@@ -128,6 +128,8 @@ func (c *counted) Close() error {
 // front is what answers on a socket: one set of settings, with an HTTP server that reads connections from a channel.
 type front struct {
 	set     *settings
+	socket  *socket
+	handler *handler
 	server  *http.Server
 	handoff chan net.Conn
 	open    atomic.Int64 // connections
@@ -135,14 +137,14 @@ type front struct {
 	once    sync.Once
 }
 
-func newFront(set *settings, d *Deps) *front {
-	f := &front{set: set, handoff: make(chan net.Conn), ended: make(chan struct{})}
+func newFront(set *settings, s *socket, d *Deps) *front {
+	f := &front{set: set, socket: s, handler: newHandler(set, d), handoff: make(chan net.Conn), ended: make(chan struct{})}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(set.tls != nil)
 	protocols.SetUnencryptedHTTP2(set.tls == nil)
 	f.server = &http.Server{
-		Handler:           newHandler(set, d),
+		Handler:           f,
 		TLSConfig:         set.tls,
 		Protocols:         protocols,
 		ReadHeaderTimeout: headerTimeout, // also bounds the handshake
@@ -153,6 +155,18 @@ func newFront(set *settings, d *Deps) *front {
 		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug),
 	}
 	return f
+}
+
+// ServeHTTP answers by the settings that are the socket's now, which is not this front's when another has taken its
+// place: a token that was changed, say, opens nothing any more, on whatever connection it comes.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	now := f.socket.front.Load()
+	if now != f && !f.set.suffice(now.set) {
+		w.Header().Set("Connection", "close")
+		refuse(w, http.StatusServiceUnavailable, "Connection is from before a change of settings")
+		return
+	}
+	now.handler.ServeHTTP(w, r)
 }
 
 // serve answers until end.
