@@ -82,6 +82,8 @@ func (c *serverConn) readControl(q *quic.ReceiveStream) error {
 	return &connError{codeClosedCritical, "a critical stream has ended"}
 }
 
+var errLength = &connError{codeFrame, "a frame of a wrong length"}
+
 // control reads one of the client's critical streams.
 type control struct {
 	c    *serverConn
@@ -135,16 +137,20 @@ func (r *control) frame(typ, length uint64) error {
 	return err
 }
 
-// id reads a payload that is an id and nothing else.
+// id reads a payload that is an id and nothing else. It need not have its shortest form (RFC 9000 §16).
 func (r *control) id(length uint64) (uint64, error) {
-	if length > 8 || length == 0 {
-		return 0, &connError{codeFrame, "a frame of a wrong length"}
+	var b [8]byte
+	if length > uint64(len(b)) {
+		return 0, errLength
 	}
-	id, err := quicvarint.Read(r.r)
-	if err == nil && uint64(quicvarint.Len(id)) != length {
-		return 0, &connError{codeFrame, "a frame of a wrong length"}
+	if _, err := io.ReadFull(r.r, b[:length]); err != nil {
+		return 0, err
 	}
-	return id, err
+	id, n, err := quicvarint.Parse(b[:length])
+	if err != nil || uint64(n) != length {
+		return 0, errLength
+	}
+	return id, nil
 }
 
 // judge checks the id of a frame. Nothing is pushed, so that most of them mean nothing here.
