@@ -176,6 +176,28 @@ func TestDatagramsWait(t *testing.T) {
 	}
 }
 
+// What waits is bounded in bytes, too: two datagrams fill the 64 KiB exactly, and not one byte more is held.
+func TestDatagramsWaitBytes(t *testing.T) {
+	h := &toBackend{addr: echoUDP(t)}
+	h.wait.Store(true)
+	s, at := datagramSet(t, &entrypoint.Datagrams{Handler: h})
+	c := udpClient(t, at, nil)
+	defer c.Close()
+	for i, size := range []int{32 << 10, 32<<10 - 1, 2, 1, 1} {
+		if _, err := c.Write(bytes.Repeat([]byte{byte(i)}, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, func() bool { return s.Stats()[0].Datagrams.Dropped["unresolved"] == 2 })
+	h.known()
+	b := make([]byte, 64<<10)
+	for _, want := range []struct{ first, size int }{{0, 32 << 10}, {1, 32<<10 - 1}, {3, 1}} {
+		if n, err := c.Read(b); n != want.size || int(b[0]) != want.first || err != nil {
+			t.Fatal(want, n, b[0], err)
+		}
+	}
+}
+
 // What waits for an address when its session ends is counted as dropped.
 func TestDatagramsWaitInVain(t *testing.T) {
 	h := &toBackend{}
