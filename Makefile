@@ -43,12 +43,14 @@ test: check ## run check, install what the tests need, then run every test
 	@echo '== what a request may cost: the race detector would count its own'
 	go test -timeout 5m -run '^Test(Allocations|IdleCost)' ./internal/app ./internal/conn ./internal/http1 ./internal/http2 ./internal/proxy ./internal/route
 
-check: ## format, vet, lint, architecture rules, tidy modules (CI runs exactly this)
+check: ## format, vet, build for macOS, lint, architecture rules, tidy modules (CI runs exactly this)
 	@./test/goversion.sh $(GO_MINIMUM)
 	@echo '== format (gofumpt)'
 	@bad=$$($(TOOL) gofumpt -l .) || exit 1; if [ -n "$$bad" ]; then echo 'not formatted, run make fmt:'; echo "$$bad"; exit 1; fi
 	@echo '== go vet'
 	@go vet ./...
+	@echo '== builds for macOS'
+	@CGO_ENABLED=0 GOOS=darwin go build ./cmd/...
 	@echo '== staticcheck'
 	@$(TOOL) staticcheck ./...
 	@echo '== architecture rules and golden dependency lists'
