@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Tick is the resolution of the clock: a deadline fires between 0 and 2 ticks late.
+// Tick is the resolution of the clock: a deadline fires between 0 and 2 ticks late, later on a machine that keeps the clock
+// waiting, and never early.
 const Tick = 100 * time.Millisecond
 
 // Cause says why an alarm interrupted a wait.
@@ -30,7 +31,7 @@ type Alarm struct {
 	deadline atomic.Int64 // nanoseconds on the clock's scale; 0 never
 	limit    atomic.Int64 // what Extend does not go beyond; 0 none
 	target   Interrupter  // written while off
-	clock    *Clock       // whose time is good enough; nil: the system's
+	clock    *Clock       // whose time it goes by, that of the clock which expires it; nil: the system's
 }
 
 // Bind makes the alarm read the time that the clock knew at its last visit instead of asking the system, which spares a
@@ -151,8 +152,8 @@ type ClockSlot struct{ index int } // 1-based; 0 not registered
 // Clock is the process's one coarse timer. It visits every registered entry each tick, which replaces a runtime timer
 // a request, and probes descriptors for departed peers in one system call.
 type Clock struct {
-	known atomic.Int64 // the time at the last visit; 0 while it does not run
-	late  bool         // the visit under way came late; Run's goroutine only
+	known   atomic.Int64 // the clock's own time, as of the last visit; 0 while it does not run
+	visited int64        // the system's time of that visit; Run's goroutine only
 
 	mu      sync.Mutex // guards entries and the probe lists
 	entries []Timed
@@ -166,7 +167,8 @@ func NewClock() *Clock { return &Clock{} }
 func (c *Clock) Run(ctx context.Context) error {
 	t := time.NewTicker(Tick)
 	defer t.Stop()
-	c.known.Store(now())
+	c.visited = now()
+	c.known.Store(c.visited)
 	defer c.known.Store(0)
 	for {
 		select {
@@ -178,8 +180,7 @@ func (c *Clock) Run(ctx context.Context) error {
 	}
 }
 
-// coarse is a time that is not behind the system's as long as visits come in time, and at most one tick ahead. After a
-// late visit nothing expires, so that no deadline fires early.
+// coarse is the clock's time at its next visit, which is at most one tick ahead.
 func (c *Clock) coarse() int64 {
 	if c != nil {
 		if t := c.known.Load(); t != 0 {
@@ -189,9 +190,12 @@ func (c *Clock) coarse() int64 {
 	return now()
 }
 
+// visit lets the clock's time go on by no more than a tick, however late it comes: whatever was set since the last visit was set
+// with that much, so that no deadline fires early.
 func (c *Clock) visit() {
 	t := now()
-	c.late = t-c.known.Swap(t) > 2*int64(Tick)
+	c.known.Add(min(t-c.visited, int64(Tick)))
+	c.visited = t
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.probes.reset()
@@ -204,11 +208,7 @@ func (c *Clock) visit() {
 }
 
 // Expire fires a if its deadline has passed; for OnTick.
-func (c *Clock) Expire(a *Alarm) {
-	if !c.late {
-		a.expire(now())
-	}
-}
+func (c *Clock) Expire(a *Alarm) { a.expire(c.known.Load()) }
 
 // Add registers an entry. It is visited until Remove returns.
 func (c *Clock) Add(e Timed) {

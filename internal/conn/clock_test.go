@@ -108,6 +108,51 @@ func TestAlarmDeadlines(t *testing.T) {
 	})
 }
 
+// TestLateClock has the clock held up, as by a busy machine: what is armed meanwhile fires late, not early.
+func TestLateClock(t *testing.T) {
+	for _, held := range []time.Duration{conn.Tick * 3 / 2, conn.Tick * 5 / 2, time.Second, time.Minute} {
+		t.Run(held.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clock, stop := running()
+				defer stop()
+				const wait = 3 * conn.Tick
+				e, fired := new(entry), make(chan time.Time, 1)
+				e.alarm.Bind(clock)
+				clock.Add(e)
+				h := &holder{held: held}
+				clock.Add(h)
+				time.Sleep(conn.Tick + held - time.Millisecond) // the next visit is about to come
+				began := time.Now()
+				e.alarm.Arm(interruption(func() { fired <- time.Now() }), wait)
+				if took := (<-fired).Sub(began); took < wait || took > wait+3*conn.Tick {
+					t.Errorf("fired after %v", took)
+				}
+				e.alarm.Disarm()
+				clock.Remove(e)
+				clock.Remove(h)
+			})
+		})
+	}
+}
+
+// holder holds the clock up in its first visit.
+type holder struct {
+	held time.Duration
+	slot conn.ClockSlot
+}
+
+func (h *holder) OnTick(*conn.Clock) int {
+	time.Sleep(h.held)
+	h.held = 0
+	return -1
+}
+func (h *holder) OnDeparted()           {}
+func (h *holder) Slot() *conn.ClockSlot { return &h.slot }
+
+type interruption func()
+
+func (f interruption) Interrupt() { f() }
+
 // TestAlarmRace arms and disarms while others ring: after Disarm has said none, the target stays untouched until the
 // next Arm.
 func TestAlarmRace(t *testing.T) {
