@@ -25,7 +25,7 @@ func (s *settings) parts(log *slog.Logger) (*drain.Group, error) {
 	clock, orders := conn.NewClock(), worker.NewOrders(s.gateway)
 	g.Add(drain.Part{Name: "clock", Run: clock.Run})
 	o := worker.Options{
-		Run: run, Slots: s.slots, Clock: clock, Log: log, SuspendDrain: s.suspendDrain, Egress: worker.NoGateway, Exited: orders.Exited,
+		Run: run, Slots: s.slots, Clock: clock, Log: log, Bounds: worker.Bounds{Rate: s.dials}, SuspendDrain: s.suspendDrain, Egress: worker.NoGateway, Exited: orders.Exited,
 	}
 	if s.gateway != "" {
 		gateway, err := s.egress(clock, log)

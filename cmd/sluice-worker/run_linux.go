@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/fabric"
+	"github.com/sluice-proxy/sluice/internal/worker"
 )
 
 // settings are the flags of run. Those that begin with atunnel are spelled as those of other workers of the same contract.
@@ -20,6 +21,7 @@ type settings struct {
 	orders       string
 	slots        int
 	suspendDrain time.Duration
+	dials        int // of one actor, a second
 	logLevel     string
 
 	listen     string // for tunnels of routers; "" takes none
@@ -51,6 +53,7 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.StringVar(&s.orders, "orders", "", "`path` of the Unix socket on which orders are taken, for this user alone")
 	f.IntVar(&s.slots, "slots", 2, "`number` of actors at a time")
 	f.DurationVar(&s.suspendDrain, "suspend-drain", 5*time.Second, "how long open tunnels may go on when their actor's stay ends")
+	f.IntVar(&s.dials, "dials-per-second", worker.DefaultBounds.Rate, "`number` of connections that an actor may open a second, and twice as many at once; further ones wait")
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.listen, "atunnel-connect-listen-address", ":8443", "`address` where routers open tunnels to actors; empty takes none")
 	f.StringVar(&s.credential, "atunnel-credential-bundle", "/run/podidentity.podcert.ate.dev/credential-bundle.pem", "`file` of this worker's key and certificate")
@@ -79,6 +82,9 @@ func (s *settings) check(rest []string) error {
 	}
 	if s.slots < 1 || s.slots > 1000 {
 		wrong("--slots: %d is not between 1 and 1000", s.slots)
+	}
+	if s.dials < 1 || s.dials > 1_000_000 {
+		wrong("--dials-per-second: %d is not between 1 and 1000000", s.dials)
 	}
 	if s.suspendDrain <= 0 {
 		wrong("--suspend-drain: %s is not positive", s.suspendDrain)

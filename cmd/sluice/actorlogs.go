@@ -17,7 +17,7 @@ func (p *plane) actorLogs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs ATESPACE/NAME", Short: "Print what an actor has written, on the machine of its worker", Args: cobra.ExactArgs(1),
 		Long: `Prints what an actor has written to its standard output and error, as the agent of its worker (sluice atelet) keeps it on this machine.
-The control plane is not asked.`,
+The control plane is not asked. A terminal is shown control characters as escapes, such as \u001b; a file or a pipe gets the bytes as they are.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			ref, err := parseRef("actor", args[0])
 			if err != nil {
@@ -32,7 +32,7 @@ The control plane is not asked.`,
 			}
 			defer func() { _ = f.Close() }()
 			_, err = io.Copy(p.out, f)
-			return err
+			return errors.Join(err, p.out.Flush())
 		},
 	}
 	cmd.Flags().StringVar(&dir, "log-dir", dir, "the --log-dir of the worker's agent")

@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/internal/egress"
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 func (c *cli) auditCommand() *cobra.Command {
@@ -90,7 +90,7 @@ func (c *cli) auditFile(args []string) (string, error) {
 func (c *cli) tailAudit(path string, o egress.TailOptions, verbatim bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	show := auditTable(c.out, c.colored(c.out))
+	show := auditTable(c.out.File, c.colored(c.out))
 	if verbatim {
 		show = func(l egress.AuditLine) error { _, err := fmt.Fprintf(c.out, "%s\n", l.Text); return err }
 	}
@@ -124,14 +124,14 @@ func auditTable(out io.Writer, colors bool) func(egress.AuditLine) error {
 		if r.Status != 0 {
 			status = strconv.Itoa(r.Status)
 		}
-		_, err := fmt.Fprintf(out, auditRow, r.Time.UTC().Format("2006-01-02 15:04:05.000"), plainText(who), plainText(string(r.Leg)), verdictText(r.Verdict, colors),
-			plainText(string(r.Reason)), status, plainText(auditWhat(r)))
+		_, err := fmt.Fprintf(out, auditRow, r.Time.UTC().Format("2006-01-02 15:04:05.000"), terminal.Line(who), terminal.Line(string(r.Leg)), verdictText(r.Verdict, colors),
+			terminal.Line(string(r.Reason)), status, terminal.Line(auditWhat(r)))
 		return err
 	}
 }
 
 func verdictText(v string, colors bool) string {
-	text := fmt.Sprintf("%-7s", plainText(v))
+	text := fmt.Sprintf("%-7s", terminal.Line(v))
 	switch {
 	case !colors:
 		return text
@@ -161,14 +161,4 @@ func auditWhat(r *egress.Record) string {
 		parts = append(parts, r.Detail)
 	}
 	return orDash(strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " "))
-}
-
-// plainText keeps what an actor has written from doing anything to a terminal.
-func plainText(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, s)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/internal/dev"
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 func (c *cli) devCommand() *cobra.Command {
@@ -27,7 +28,7 @@ and removes everything at the end.`
 
 // devRun makes a command about one run, which is its argument if it has one.
 func (c *cli) devRun(use, short, run string, do func(context.Context, dev.Options) error) (*cobra.Command, *dev.Options) {
-	o := &dev.Options{Run: run, Workers: 2, Slots: 2, Out: c.out, Colors: c.colored(c.out)}
+	o := &dev.Options{Run: run, Workers: 2, Slots: 2, Out: c.out.File, Colors: c.colored(c.out)}
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -131,7 +132,7 @@ func (c *cli) showDev(st dev.Status) error {
 	}))
 	fmt.Fprintln(c.out)
 	if st.ActorsError != "" {
-		_, werr := fmt.Fprintf(c.out, "actors are not known: %s\n", printable(st.ActorsError))
+		_, werr := fmt.Fprintf(c.out, "actors are not known: %s\n", terminal.Line(st.ActorsError))
 		return errors.Join(err, werr)
 	}
 	return errors.Join(err, table(c.out, "ACTOR STATE WORKER REASON", st.Actors, func(a dev.ActorLine) []string {

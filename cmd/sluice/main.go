@@ -6,14 +6,16 @@ package main
 import (
 	"os"
 	"runtime/debug"
+
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 // version is set when the binary is built for a release.
 var version string
 
 func main() {
-	c := &cli{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv}
-	c.colors = c.colored(os.Stderr)
+	c := &cli{in: os.Stdin, out: terminal.NewWriter(os.Stdout), err: terminal.NewWriter(os.Stderr), env: os.Getenv}
+	c.colors = c.colored(c.err)
 	os.Exit(c.execute(os.Args[1:]))
 }
 

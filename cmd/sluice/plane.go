@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 // plane is what the commands have in common that call a control plane.
@@ -146,18 +147,13 @@ func table[T any](w io.Writer, head string, all []T, row func(T) []string) error
 	return t.Flush()
 }
 
-// printable keeps what others have written from moving the cursor, or to another column.
+// printable is what others have written as a cell, where it moves nothing, and not all of it if that is long.
 func printable(s string) string {
 	const long = 120
 	if len(s) > long {
 		s = strings.ToValidUTF8(s[:long], "") + "..."
 	}
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, s)
+	return terminal.Line(s)
 }
 
 // age is how long ago something was, as one number.

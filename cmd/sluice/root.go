@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"syscall"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/acl"
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 // The exit codes. They are documented and never change.
@@ -25,7 +25,7 @@ const (
 // cli is one invocation: where it reads and writes, and the flags that every command has.
 type cli struct {
 	in       io.Reader
-	out, err *os.File
+	out, err *terminal.Writer
 	env      func(string) string
 	colors   bool // on err
 
@@ -145,7 +145,7 @@ func (c *cli) load(path string, files bool) (*config.Config, error) {
 
 // diagnose prints findings to standard error, errors before warnings, and counts the errors.
 func (c *cli) diagnose(ds acl.Diagnostics, sources map[string][]byte) {
-	acl.Render(c.err, ds, sources, acl.RenderOptions{Color: c.colors})
+	acl.Render(c.err.File, ds, sources, acl.RenderOptions{Color: c.colors})
 	n := 0
 	for _, d := range ds {
 		if d.Severity == acl.Error && d.Code != acl.CodeTruncated {
@@ -160,17 +160,7 @@ func (c *cli) diagnose(ds acl.Diagnostics, sources map[string][]byte) {
 	}
 }
 
-// colored reports whether what is written to f may have colours.
-func (c *cli) colored(f *os.File) bool {
-	return isTerminal(f) && c.env("NO_COLOR") == "" && c.env("TERM") != "dumb"
-}
-
-// isTerminal reports whether people look at f.
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return false
-	}
-	null, err := os.Stat(os.DevNull)
-	return err != nil || !os.SameFile(info, null)
+// colored reports whether what is written to w may have colours.
+func (c *cli) colored(w *terminal.Writer) bool {
+	return terminal.Is(w.File) && c.env("NO_COLOR") == "" && c.env("TERM") != "dumb"
 }

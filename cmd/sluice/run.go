@@ -67,7 +67,7 @@ func (c *cli) serve(o app.Options, serving func(*app.App)) error {
 	signal.Ignore(syscall.SIGPIPE) // a reader of ours that leaves is an error of one write, not our end
 
 	c.tuneMemory(log)
-	o.Version, o.Logger, o.Stdout, o.Stderr = release(), log, c.out, c.err
+	o.Version, o.Logger, o.Stdout, o.Stderr = release(), log, c.out.File, c.err.File
 	a, early, err := c.start(o, signals)
 	if err != nil {
 		return c.refused(err)

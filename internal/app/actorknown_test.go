@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	ws "github.com/coder/websocket"
+
 	"github.com/sluice-proxy/sluice/internal/actor"
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
@@ -145,5 +147,45 @@ func TestKF_ACT_05_WakingFails(t *testing.T) {
 		if c, ok := orders.Load(name); !ok || c.(*atomic.Int64).Load() != want {
 			t.Errorf("%s: %v orders, want %d", name, c, want)
 		}
+	}
+}
+
+// The application sees the Host that the client has asked for, in each protocol, and no field that chose the actor.
+func TestKF_ACT_11_HostUnchanged(t *testing.T) {
+	t.Parallel()
+	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {
+		saw := fmt.Sprintf("%s %q", r.Host, r.Header.Values("Ate-Target-Actor"))
+		if r.Header.Get("Upgrade") == "" {
+			_, _ = io.WriteString(w, saw)
+			return
+		}
+		s, err := ws.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		_ = s.Write(r.Context(), ws.MessageText, []byte(saw))
+		_ = s.Close(ws.StatusNormalClosure, "")
+	})
+	n.create("a")
+	n.attach("w1", 1, 1)
+	g := gatewaytest.Start(t, n.config(allowed("")))
+	defer g.Stop()
+	const host, want = "shop.example:8443", "shop.example:8443 []"
+	for _, two := range []bool{false, true} {
+		c := n.httpClient("admin")
+		c.Transport.(*http.Transport).ForceAttemptHTTP2 = two
+		if r := get(t, c, "https://"+g.Addr("web")+"/", "Host", host, "ate-target-actor", "demo/a"); r.status != 200 || r.body != want {
+			t.Errorf("HTTP/2 %v: %d %q", two, r.status, r.body)
+		}
+	}
+	s, _, err := ws.Dial(t.Context(), "wss://"+g.Addr("web")+"/", &ws.DialOptions{
+		HTTPClient: n.httpClient("admin"), Host: host, HTTPHeader: http.Header{"Ate-Target-Actor": {"demo/a"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.CloseNow() }()
+	if _, b, err := s.Read(t.Context()); string(b) != want || err != nil {
+		t.Errorf("WebSocket: %q %v", b, err)
 	}
 }

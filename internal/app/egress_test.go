@@ -87,7 +87,7 @@ func TestEgressAllowed(t *testing.T) {
 }
 
 // Every refusal, with its line in the audit log, and without a dial.
-func TestEgressRefused(t *testing.T) {
+func TestKF_EGR_07_15_EgressRefused(t *testing.T) {
 	w := newWorld(t, worldHosts, "")
 	canary := w.origin("metadata", "169.254.169.254:80", false)
 	w.origin("loop", "127.0.0.1:80", false)
@@ -427,7 +427,7 @@ func TestEgressExplain(t *testing.T) {
 
 // I9, KF_EGR_03, KF_EGR_04: whatever the policy says of names, and whatever names lead to, some addresses are not dialed; of a name
 // with several addresses the others are.
-func TestI9_EgressAddresses(t *testing.T) {
+func TestI9_KF_EGR_03_04_EgressAddresses(t *testing.T) {
 	denied := []string{
 		"127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.0.1", "192.0.0.1", "198.18.0.1", "0.0.0.0", "172.16.0.1", "192.168.1.1", "224.0.0.1", "255.255.255.255",
 		"::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "168.63.129.16", "64:ff9b::a00:1", "::ffff:10.0.0.1", "2002:a00:1::", "ff02::1",

@@ -37,7 +37,7 @@ require(secure === 's' ? 'https' : 'http').get(options, (r) => {
 
 // Foreign programs, which know nothing of a gateway, reach what the policy allows with the projected authority alone, and nothing
 // else.
-func TestEgressForeignClients(t *testing.T) {
+func TestKF_MITM_01_EgressForeignClients(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldHosts, "")
 	w.origin("web.example.org", "93.184.216.34:80", false)

@@ -83,7 +83,7 @@ func TestI19_HeaderEffectsOfRequests(t *testing.T) {
 }
 
 // I20: an origin that does not prove its name, now, to an authority that is believed, is not talked to.
-func TestI20_OriginsProve(t *testing.T) {
+func TestI20_KF_EGR_13_OriginsProve(t *testing.T) {
 	w := newWorld(t, worldHosts, "")
 	stranger, err := cert.OpenAuthority(cert.AuthorityOptions{Name: "stranger"})
 	w.must(err)

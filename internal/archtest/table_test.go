@@ -13,6 +13,7 @@ var rooms = map[string][]string{
 	"internal/journal":   {},
 	"internal/conn":      {},
 	"internal/drain":     {},
+	"internal/terminal":  {},
 	"internal/route":     {},
 	"internal/exchange":  {"internal/conn"},
 	"internal/http1":     {"internal/exchange", "internal/conn", "internal/drain"},
@@ -39,7 +40,7 @@ var rooms = map[string][]string{
 	"internal/provider/discovery":  {"internal/config", "internal/provider"},
 
 	// Parts.
-	"internal/telemetry":  {"internal/config", "internal/exchange"},
+	"internal/telemetry":  {"internal/config", "internal/exchange", "internal/terminal"},
 	"internal/mutual":     {},
 	"internal/cert":       {"internal/config"},
 	"internal/entrypoint": {"internal/config", "internal/conn", "internal/exchange", "internal/drain", "internal/http1", "internal/http2"},
@@ -51,7 +52,7 @@ var rooms = map[string][]string{
 	"internal/usage":      {"internal/config", "internal/journal", "internal/exchange"},
 	"internal/inference":  {"internal/config", "internal/exchange", "internal/service", "internal/proxy", "internal/usage"},
 	"internal/actor":      {"internal/config", "internal/conn", "internal/exchange", "internal/mutual", "internal/service", "internal/tunnel"},
-	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor", "internal/mutual"},
+	"internal/egress":     {"internal/config", "internal/exchange", "internal/service", "internal/conn", "internal/cert", "internal/actor", "internal/mutual", "internal/terminal"},
 	"internal/worker":     {"internal/conn", "internal/exchange", "internal/drain", "internal/tunnel", "internal/mutual", "internal/fabric"},
 	"internal/control":    {"internal/config", "internal/actor", "internal/egress", "api/ateapi", "api/atelet", "api/atenetx", "api/credprovider"},
 	"internal/atelet":     {"internal/actor", "internal/control"},
@@ -72,9 +73,9 @@ var rooms = map[string][]string{
 
 	// Top.
 	"internal/app":      {anyRoom},
-	"internal/dev":      {"internal/app", "internal/actor", "internal/cert", "internal/control", "internal/egress", "internal/fabric", "internal/mutual"},
+	"internal/dev":      {"internal/app", "internal/actor", "internal/cert", "internal/control", "internal/egress", "internal/fabric", "internal/mutual", "internal/terminal"},
 	"gateway":           {"internal/app", "internal/config", "internal/exchange"},
-	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/atelet", "internal/cert", "internal/control", "internal/dev", "internal/egress", "internal/mutual"},
+	"cmd/sluice":        {"internal/app", "internal/config", "internal/acl", "internal/demo", "internal/actor", "internal/atelet", "internal/cert", "internal/control", "internal/dev", "internal/egress", "internal/mutual", "internal/terminal"},
 	"cmd/sluice-worker": {"internal/worker", "internal/fabric", "internal/mutual", "internal/conn", "internal/drain"},
 
 	// Test support; refused to everything above by onlyForTests.

@@ -24,8 +24,9 @@ const (
 	// MaxRequest bounds a certificate signing request, in bytes of DER.
 	MaxRequest = 16384
 
-	authorityLife     = 10 * 365 * 24 * time.Hour
-	authorityBackdate = time.Hour
+	authorityLife = 10 * 365 * 24 * time.Hour
+	// authorityBackdate is more than any leaf's, which never begins before its authority.
+	authorityBackdate = 24 * time.Hour
 	// ahead is how much later than the last certificate's end the time is that is kept of it: what is issued within an
 	// hour needs no other write of the file.
 	ahead = time.Hour

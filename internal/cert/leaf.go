@@ -42,9 +42,10 @@ func TunnelLeaf(uri string) Leaf {
 	return Leaf{URI: uri, Client: true, Server: true, Life: time.Hour, Backdate: 5 * time.Minute}
 }
 
-// InterceptionLeaf is shown to an actor in the place of an origin, which is a name or an address; the other is zero.
+// InterceptionLeaf is shown to an actor in the place of an origin, which is a name or an address; the other is zero. It begins long
+// ago: the clock of an actor that was suspended may be hours behind, and that is no reason for it to be refused everything.
 func InterceptionLeaf(name string, addr netip.Addr) Leaf {
-	l := Leaf{Addr: addr, Server: true, Life: 15 * time.Minute, Backdate: 5 * time.Minute}
+	l := Leaf{Addr: addr, Server: true, Life: 15 * time.Minute, Backdate: 12 * time.Hour}
 	if name != "" {
 		l.Names = []string{name}
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 // Columns of the tour.
@@ -56,13 +58,7 @@ func (s *screen) line(mark, what, figure string, most int) {
 	if len(figure) > most {
 		figure = strings.ToValidUTF8(figure[:most], "") + "..."
 	}
-	figure = strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, figure)
-	fmt.Fprintf(s.out, "    %s  %-*s  %s\n", mark, whatWidth, what, figure)
+	fmt.Fprintf(s.out, "    %s  %-*s  %s\n", mark, whatWidth, what, terminal.Line(figure))
 }
 
 // end shows how it went.

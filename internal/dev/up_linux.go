@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cert"
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 // Up makes a development network, says what to try, and serves until ctx ends or somebody calls Down. Then it drains, and
@@ -41,7 +42,7 @@ func Up(ctx context.Context, o Options) (err error) {
 			return nil
 		case p := <-s.died:
 			_, how := p.ended()
-			fmt.Fprintf(s.Out, "\n%s (process %d) has ended by itself: %s. Its log is %s, and ends:\n%s\n", p.name, p.pid(), how, p.log, indent(p.tail(8)))
+			fmt.Fprintf(s.Out, "\n%s (process %d) has ended by itself: %s. Its log is %s, and ends:\n%s\n", p.name, p.pid(), how, p.log, indent(terminal.Escape(p.tail(8))))
 		}
 	}
 }

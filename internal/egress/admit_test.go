@@ -156,7 +156,7 @@ func TestAdmitActor(t *testing.T) {
 }
 
 // KF_EGR_09, I29: without a policy that is good as a whole, nothing.
-func TestI29_Stand(t *testing.T) {
+func TestI29_KF_EGR_09_Stand(t *testing.T) {
 	var unknown actor.Faults
 	unknown.Add("egress_policy.rules[0]", "holds field 9, which is not known")
 	good := egress.Kept{Policy: policy(https(nil, "a.test")), Meta: actor.Meta{Version: 7}}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 // Record is a line of the audit log: one for each decision. A request's is written when the request has ended, a tunnel's when
@@ -101,7 +103,7 @@ func (a *Audit) Write(r *Record) {
 		return
 	}
 	select {
-	case a.queue <- append(line, '\n'):
+	case a.queue <- append([]byte(terminal.Line(string(line))), '\n'): // JSON escapes less than what a terminal acts on
 	default:
 		a.lost.Add(1)
 	}

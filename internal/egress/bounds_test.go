@@ -127,7 +127,7 @@ func TestAuditQueue(t *testing.T) {
 	var out bytes.Buffer
 	a := egress.NewAudit(&out, slog.New(slog.DiscardHandler))
 	for i := range egress.AuditQueue + 5 {
-		a.Write(&egress.Record{ID: fmt.Sprint(i), Path: "/\n\"\x00\xff"})
+		a.Write(&egress.Record{ID: fmt.Sprint(i), Path: "/\n\"\x00\xff\u009b\u202e"})
 	}
 	if a.Lost() != 5 {
 		t.Errorf("lost %d", a.Lost())
@@ -140,6 +140,9 @@ func TestAuditQueue(t *testing.T) {
 		var r egress.Record
 		if err := json.Unmarshal(line, &r); err != nil || r.ID != fmt.Sprint(n) {
 			t.Fatalf("line %d: %q, %v", n, line, err)
+		}
+		if r.Path != "/\n\"\x00\ufffd\u009b\u202e" || bytes.ContainsAny(line, "\u009b\u202e\x7f") {
+			t.Fatalf("line %d: %q, %q", n, line, r.Path)
 		}
 		n++
 	}

@@ -28,8 +28,8 @@ func host(t interface{ Fatalf(string, ...any) }, s string) egress.Host {
 	return h
 }
 
-// TestPatterns are the reference vectors, each decided in every way there is.
-func TestPatterns(t *testing.T) {
+// TestKF_EGR_08_Patterns are the reference vectors, each decided in every way there is.
+func TestKF_EGR_08_Patterns(t *testing.T) {
 	for _, tc := range []struct {
 		pattern, name string
 		want          bool

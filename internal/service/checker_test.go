@@ -378,6 +378,47 @@ func TestReloadKeeps(t *testing.T) {
 	})
 }
 
+// TestOtherCheckBeginsAnew: what one kind of check has seen in a row is no evidence for another kind.
+func TestOtherCheckBeginsAnew(t *testing.T) {
+	for _, c := range []struct{ name, before, after, want string }{
+		{"failures", "Pff", "fff", "hhu"},
+		{"passes", "PfffP", "PP", "uh"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.script("a", func(n int) int {
+					if all := c.before + c.after; n < len(all) && all[n] == 'f' {
+						return 500
+					}
+					return 204
+				})
+				cfg := checked(1)
+				cfg.LoadBalancer.HealthCheck.HealthyThreshold = 2
+				old := r.apply(t, cfg)
+				for synctest.Wait(); len(r.times("a")) < len(c.before); synctest.Wait() {
+					time.Sleep(time.Second)
+				}
+				cfg = checked(1)
+				cfg.LoadBalancer.HealthCheck.HealthyThreshold = 2
+				cfg.LoadBalancer.HealthCheck.Path = "/other"
+				b := r.apply(t, cfg)
+				old.Close()
+				got := ""
+				for n := range c.after {
+					for synctest.Wait(); len(r.times("a")) <= len(c.before)+n; synctest.Wait() {
+						time.Sleep(time.Second)
+					}
+					got += states(b)
+				}
+				if got != c.want {
+					t.Errorf("after %s and %s of another check the states are %s, want %s", c.before, c.after, got, c.want)
+				}
+			})
+		})
+	}
+}
+
 // TestClose: probes under way end, and no result of theirs counts.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
@@ -292,7 +293,7 @@ func appendEscaped[T string | []byte](b []byte, s T) []byte {
 
 // isSeparator reports the line separators and direction marks of Unicode, which make a log read as what it is not.
 func isSeparator(r rune) bool {
-	return r == 0x2028 || r == 0x2029 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
+	return r == 0x2028 || r == 0x2029 || unicode.Is(unicode.Bidi_Control, r)
 }
 
 // appendLogged appends s for a quoted part of the combined format; "-" when it is empty. Bytes outside printable

@@ -192,6 +192,7 @@ func TestAccessLogEscaping(t *testing.T) {
 		{"\xff\xc3", `\u00ff\u00c3`},
 		{"\xc3(", `\u00c3(`},
 		{"a\u0085b", `a\u00c2\u0085b`},                           // a control character of the upper half
+		{"\u200f", `\u00e2\u0080\u008f`},                         // direction mark
 		{"\u2028\u202e", `\u00e2\u0080\u00a8\u00e2\u0080\u00ae`}, // line separator, direction override
 		{"\xed\xa0\x80", `\u00ed\u00a0\u0080`},                   // half of a surrogate pair
 	} {

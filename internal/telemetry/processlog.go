@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/terminal"
 )
 
 // Masked stands in the process log in the place of a secret.
@@ -33,7 +35,7 @@ func NewHandler(o ProcessLog) (slog.Handler, error) {
 	switch o.Format {
 	case "text", "json":
 	case "", "auto":
-		text = terminal(o.Output)
+		text = terminal.Is(o.Output)
 	default:
 		return nil, fmt.Errorf("unknown log format %q: want auto, text or json", o.Format)
 	}
@@ -41,12 +43,6 @@ func NewHandler(o ProcessLog) (slog.Handler, error) {
 		return slog.NewTextHandler(o.Output, opts), nil
 	}
 	return slog.NewJSONHandler(o.Output, opts), nil
-}
-
-// terminal reports whether f is a device that shows characters.
-func terminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // secretWords mark a name as that of a secret.

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -243,10 +245,26 @@ func serve() {
 	http.HandleFunc("/dial", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, dial(r.FormValue("network"), r.FormValue("to")))
 	})
+	http.HandleFunc("/flood", func(_ http.ResponseWriter, r *http.Request) { flood(r.Context(), r.FormValue("to")) })
 	var n atomic.Int64
 	http.HandleFunc("/count", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, n.Add(1)) })
 	http.HandleFunc("/exit", func(http.ResponseWriter, *http.Request) { os.Exit(7) })
 	fmt.Println(http.ListenAndServe(":80", nil))
+}
+
+// flood opens connections, as fast as it can, and closes them, until ctx ends.
+func flood(ctx context.Context, to string) {
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if c, err := new(net.Dialer).DialContext(ctx, "tcp", to); err == nil {
+					_ = c.Close()
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // dial connects, says hello, and returns what it hears or what went wrong.

@@ -26,6 +26,7 @@ type Egress func(ctx context.Context, to netip.AddrPort) (conn.Conn, error)
 // Bounds of the connections of one actor. All are positive.
 type Bounds struct {
 	Captured   int           // connections from the actor at a time; more are reset
+	Rate       int           // connections from the actor a second, and twice as many at once; more wait to be taken
 	Tunnels    int           // connections to the actor at a time; more are refused
 	Dial       time.Duration // to connect, out through the egress gateway or in to the actor
 	Idle       time.Duration // without a byte in either direction
@@ -33,7 +34,7 @@ type Bounds struct {
 }
 
 // DefaultBounds are what a worker uses unless it is told otherwise.
-var DefaultBounds = Bounds{Captured: 256, Tunnels: 1024, Dial: 5 * time.Second, Idle: time.Hour, HalfClosed: time.Minute}
+var DefaultBounds = Bounds{Captured: 256, Rate: 200, Tunnels: 1024, Dial: 5 * time.Second, Idle: time.Hour, HalfClosed: time.Minute}
 
 // Counts say what became of the connections of all actors of a worker. Every captured connection is in exactly one of
 // Carried, Loops, Foreign, Unknown, Full and Failed.
@@ -44,6 +45,7 @@ type Counts struct {
 	Unknown atomic.Int64 // reset: the kernel did not know where to
 	Full    atomic.Int64 // reset: too many at a time
 	Failed  atomic.Int64 // reset: the egress gateway was not reached, or refused
+	Late    atomic.Int64 // of all these: had to wait first, since the actor opens connections too fast
 	Tunnels atomic.Int64 // relayed to actors
 	Stale   atomic.Int64 // tunnels refused: the actor is not here
 	Refused atomic.Int64 // tunnels refused: the actor did not take them, or has too many
@@ -53,7 +55,7 @@ type Counts struct {
 func (c *Counts) Values() map[string]int64 {
 	return map[string]int64{
 		"captured_carried": c.Carried.Load(), "captured_loop": c.Loops.Load(), "captured_foreign": c.Foreign.Load(),
-		"captured_unknown": c.Unknown.Load(), "captured_full": c.Full.Load(), "captured_failed": c.Failed.Load(),
+		"captured_unknown": c.Unknown.Load(), "captured_full": c.Full.Load(), "captured_failed": c.Failed.Load(), "captured_late": c.Late.Load(),
 		"tunnel_carried": c.Tunnels.Load(), "tunnel_stale": c.Stale.Load(), "tunnel_refused": c.Refused.Load(),
 	}
 }
@@ -68,6 +70,7 @@ type capture struct {
 	clock    *conn.Clock
 	log      *slog.Logger
 	refusals strangersLog
+	pace     pace // of accept
 
 	links  *drain.Tracker
 	ctx    context.Context // of dials
@@ -85,6 +88,7 @@ func (c *capture) start() error {
 	c.listener = l
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.slots = make(chan struct{}, c.bounds.Captured)
+	c.pace = pace{rate: float64(c.bounds.Rate), burst: float64(2 * c.bounds.Rate)}
 	c.wg.Go(c.accept)
 	return nil
 }
@@ -109,14 +113,26 @@ func (c *capture) accept() {
 		case err != nil:
 			wait = min(max(2*wait, 5*time.Millisecond), time.Second)
 			c.log.Error("accepting a captured connection", "error", err, "again_in", wait)
-			select {
-			case <-time.After(wait):
-			case <-c.ctx.Done():
-			}
+			c.pause(wait)
 			continue
 		}
 		wait = 0
+		// Those behind it wait in the kernel, which lets the actor dial no more when it has as many as it can: that costs us, and with
+		// us other actors, nothing, unlike resetting connections that are tried again at once.
+		if late := c.pace.next(time.Now()); late > 0 {
+			c.counts.Late.Add(1)
+			c.refusals.warn("captured connections wait: the actor opens them too fast", "reason", "captured_late", "a_second", c.bounds.Rate, "wait", late)
+			c.pause(late)
+		}
 		c.admit(tcp)
+	}
+}
+
+// pause waits, not beyond the end of the actor's stay.
+func (c *capture) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-c.ctx.Done():
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables"
 
 	"github.com/sluice-proxy/sluice/internal/conn"
@@ -191,6 +192,55 @@ func TestI5_ConnectionsAreBounded(t *testing.T) {
 	}
 	if _, err := h.get("demo/a", "/healthz"); err != nil {
 		t.Errorf("after that: %v", err)
+	}
+}
+
+func TestPace(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tc := range map[string]struct {
+		rate, burst float64
+		when, want  []time.Duration
+	}{
+		"none":             {0, 0, []time.Duration{0, 0, 0}, []time.Duration{0, 0, 0}},
+		"at once":          {10, 2, []time.Duration{0, 0, 0, 0}, []time.Duration{0, 0, 100 * ms, 200 * ms}},
+		"each in its turn": {10, 2, []time.Duration{0, 0, 0, 100 * ms, 200 * ms}, []time.Duration{0, 0, 100 * ms, 100 * ms, 100 * ms}},
+		"slow enough":      {10, 1, []time.Duration{0, 100 * ms, 200 * ms}, []time.Duration{0, 0, 0}},
+		"after a pause":    {10, 2, []time.Duration{0, 0, 0, time.Hour, time.Hour, time.Hour}, []time.Duration{0, 0, 100 * ms, 0, 0, 100 * ms}},
+	} {
+		if diff := cmp.Diff(tc.want, worker.Pace(tc.rate, tc.burst, tc.when...)); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
+	}
+}
+
+// Connections that an actor opens faster than it may wait, all of them are carried, and its end does not wait for them.
+func TestI5_CapturesArePaced(t *testing.T) {
+	h := newHost(t, newRun(t), func(o *worker.Options) { o.Bounds.Rate = 1 })
+	a := h.activate("demo/a")
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if got := h.dial("demo/a", "tcp", "203.0.113.7:443"); got != "hello from demo/a to 203.0.113.7:443" {
+				t.Errorf("within the bound: %q", got)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(began); took < time.Second { // two at once, and one a second
+		t.Errorf("three in %s", took)
+	}
+	late := h.Counts().Late.Load()
+	wg.Go(func() { _, _ = h.get("demo/a", "/flood?to=203.0.113.7:443") }) // to the end of the actor
+	for h.Counts().Late.Load() == late {
+		time.Sleep(time.Millisecond) // looking again, not hoping
+	}
+	if err := h.Terminate(within(t, 10*time.Second), a.UID); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if n, most := h.Counts().Carried.Load(), int64(time.Since(began).Seconds())+3; n > most {
+		t.Errorf("%d were carried, want %d at most", n, most)
 	}
 }
 

@@ -39,6 +39,16 @@ const AuditArch = auditArch
 // Denied are the calls that fail with EPERM.
 var Denied = denied
 
+// Pace is how long each of several has to wait that come when they do, after rate and burst.
+func Pace(rate, burst float64, when ...time.Duration) []time.Duration {
+	p, start := pace{rate: rate, burst: burst}, time.Now()
+	var waits []time.Duration
+	for _, w := range when {
+		waits = append(waits, p.next(start.Add(w)).Round(time.Millisecond))
+	}
+	return waits
+}
+
 // AcceptForeign has a capture of one namespace accept from a listener of another until the listener closes.
 func AcceptForeign(l *net.TCPListener, gateway *fabric.Namespace, counts *Counts) {
 	ctx, cancel := context.WithCancel(context.Background())

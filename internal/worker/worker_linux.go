@@ -129,6 +129,9 @@ func (b Bounds) orDefault() Bounds {
 	if b.Captured > 0 {
 		d.Captured = b.Captured
 	}
+	if b.Rate > 0 {
+		d.Rate = b.Rate
+	}
 	if b.Tunnels > 0 {
 		d.Tunnels = b.Tunnels
 	}
