@@ -387,7 +387,7 @@ func TestConnectReloadAndDrain(t *testing.T) {
 	echo := echoBackend(t)
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {
-			text := tunnelConfig(portOf(t, echo), "http://127.0.0.1:1", "") + "shutdown_timeout_secs = 1\n"
+			text := tunnelConfig(portOf(t, echo), "http://127.0.0.1:1", "") + "shutdown_timeout_secs = 600\n"
 			g := gatewaytest.Start(t, text)
 			c, _ := open(t, g.Addr("proxy"), echo)
 			inside, _ := open(t, g.Addr("proxy"), "inside.test:1")
@@ -408,6 +408,7 @@ func TestConnectReloadAndDrain(t *testing.T) {
 				t.Error("an idle connection inside a tunnel goes on")
 			}
 			exchanges()
+			g.Force()
 			if err := <-down; err != nil {
 				t.Errorf("shutdown: %v", err)
 			}

@@ -1,6 +1,9 @@
 package conn
 
 import (
+	"syscall"
+	"unsafe"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -40,4 +43,11 @@ func closedByPeer(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0
+}
+
+// Arrived asks the kernel whether a socket has bytes to be read, or its end. known is false where that cannot be asked.
+func Arrived(fd int) (arrived, known bool) {
+	var b [1]byte
+	_, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), 1, syscall.MSG_DONTWAIT|syscall.MSG_PEEK, 0, 0)
+	return e != syscall.EAGAIN, true
 }

@@ -223,10 +223,8 @@ func (r *Raw) PeerGone() bool { return closedByPeer(r.fd) }
 
 // Quiet reports whether nothing has arrived and the peer is still there: an idle connection that can be used again.
 func (r *Raw) Quiet() bool {
-	var b [1]byte
-	_, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(r.fd), uintptr(unsafe.Pointer(&b[0])), 1,
-		syscall.MSG_DONTWAIT|syscall.MSG_PEEK, 0, 0)
-	return e == syscall.EAGAIN
+	arrived, _ := Arrived(r.fd)
+	return !arrived
 }
 
 // LocalAddr is the own address.

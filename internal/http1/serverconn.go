@@ -203,21 +203,36 @@ func (c *serverConn) interrupted() bool {
 	return false
 }
 
-// lastLook is how long a connection that cannot be asked for bytes without waiting is waited on.
-const lastLook = 5 * time.Millisecond
-
 // lastBytes looks once more for bytes on a connection that is to be closed.
 func (c *serverConn) lastBytes() bool {
 	c.ensure(1)
 	n := 0
 	if c.raw != nil {
 		n = c.tryRead(c.in[c.w:])
-	} else if c.c.SetReadDeadline(time.Now().Add(lastLook)) == nil {
+	} else if d := c.lastLook(); d > 0 && c.c.SetReadDeadline(time.Now().Add(d)) == nil {
 		n, _ = c.c.Read(c.in[c.w:])
 		c.allowReads()
 	}
 	c.w += n
 	return n > 0
+}
+
+// lastLook is how long to wait for the last bytes of a connection that cannot be read without waiting. It is long where they are known
+// to be there: a read that comes to it only after its deadline does not look, and a record of TLS may be on its way still.
+func (c *serverConn) lastLook() time.Duration {
+	arrived, known := false, false
+	if q, ok := c.c.(quieter); ok {
+		arrived, known = !q.Quiet(), true
+	} else if c.fd >= 0 {
+		arrived, known = conn.Arrived(c.fd)
+	}
+	switch {
+	case arrived:
+		return time.Second
+	case known:
+		return 0
+	}
+	return 5 * time.Millisecond
 }
 
 // readPlain is step for connections without a raw descriptor.
