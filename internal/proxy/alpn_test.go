@@ -126,7 +126,7 @@ func TestConnectionLimits(t *testing.T) {
 						t.Errorf("%+v", m)
 					}
 					if name != "max_requests" {
-						eventually(t, 5*time.Second, "the connection ends", func() bool { return g.backends()[0].Pool.Stats().Open == 0 || !two && name == "max_age" })
+						eventually(t, patience, "the connection ends", func() bool { return g.backends()[0].Pool.Stats().Open == 0 || !two && name == "max_age" })
 					}
 				}
 				mu.Lock()
