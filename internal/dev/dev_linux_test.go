@@ -101,7 +101,7 @@ func TestScreen(t *testing.T) {
 		"", " 1  One                                                   shows it",
 		"    ok      this                                          3 ms",
 		"    absent  that                                          no program",
-		"    FAILED  bad                                           first second [31m",
+		`    FAILED  bad                                           first second\u001b[31m`,
 		"", "1 of 2 assertions do not hold, after 1.5s: bad", "",
 	}, "\n")
 	if out.String() != want {

@@ -53,12 +53,12 @@ func (s *screen) check(what string, err error, format string, args ...any) bool 
 // absent shows what cannot be asserted on this machine.
 func (s *screen) absent(what, why string) { s.line(s.paint("33", "absent"), what, why, longFigure) }
 
-// line is one of the table. What programs have printed into a figure moves no cursor.
+// line is one of the table, also when a figure has several. What programs have printed into it moves no cursor.
 func (s *screen) line(mark, what, figure string, most int) {
 	if len(figure) > most {
 		figure = strings.ToValidUTF8(figure[:most], "") + "..."
 	}
-	fmt.Fprintf(s.out, "    %s  %-*s  %s\n", mark, whatWidth, what, terminal.Line(figure))
+	fmt.Fprintf(s.out, "    %s  %-*s  %s\n", mark, whatWidth, what, terminal.Line(strings.ReplaceAll(figure, "\n", " ")))
 }
 
 // end shows how it went.
