@@ -151,7 +151,7 @@ func TestReloadOnTheSameSocket(t *testing.T) {
 
 // A connection from before a change, whether it has carried a request or not, opens nothing that the new settings close.
 func TestOldConnectionsAreJudgedByNewSettings(t *testing.T) {
-	a := newAuthority(t)
+	a, other := newAuthority(t), newAuthority(t)
 	cert, key := a.server("server")
 	withTLS := func(require bool) func(*config.Management) {
 		return func(c *config.Management) {
@@ -177,6 +177,10 @@ func TestOldConnectionsAreJudgedByNewSettings(t *testing.T) {
 		"a client's name":   {withTLS(false), withTLS(true), 503},
 		"no client's name":  {withTLS(true), withTLS(false), 200},
 		"the client's name": {withTLS(true), withTLS(true), 200},
+		"another authority": {withTLS(true), func(c *config.Management) {
+			withTLS(true)(c)
+			c.TLS.ClientCAFile = filepath.Join(other.dir, "ca.pem")
+		}, 503},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, block(c.before), nil)
@@ -220,6 +224,46 @@ func TestOldConnectionsAreJudgedByNewSettings(t *testing.T) {
 				t.Errorf("second request of a connection from before: %d, want none or %d", status, c.status)
 			}
 		})
+	}
+}
+
+// One connection more than there may be is closed without an answer, and each that ends makes room.
+func TestConnectionsAreBounded(t *testing.T) {
+	s := open(t, block(nil), nil)
+	const most = 256
+	answered := func() (net.Conn, bool) {
+		c, err := net.Dial("tcp", s.Addr(admin.SocketMain).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, "GET /api/gateway/livez HTTP/1.1\r\nHost: x\r\n\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		return c, err == nil && r.StatusCode == 200 && r.Body.Close() == nil
+	}
+	var open []net.Conn
+	for range most {
+		c, ok := answered()
+		if !ok {
+			t.Fatalf("connection %d is not served", len(open)+1)
+		}
+		open = append(open, c)
+	}
+	if _, ok := answered(); ok {
+		t.Errorf("connection %d is served", most+1)
+	}
+	for _, c := range open[:2] {
+		c.Close()
+	}
+	for n, end := 0, time.Now().Add(time.Minute); n < 2; { // the server hears of the two ends in its own time
+		if _, ok := answered(); ok {
+			n++
+		} else if time.Now().After(end) {
+			t.Fatalf("of two ended connections %d made room", n)
+		}
+	}
+	if _, ok := answered(); ok {
+		t.Error("two ended connections made room for three")
 	}
 }
 
