@@ -192,6 +192,7 @@ func TestKF_ACT_01_Moves(t *testing.T) {
 	c, stop := n.httpClient("admin"), make(chan struct{})
 	var all sync.WaitGroup
 	var sent int
+	room := make(chan struct{}, 200) // a slow machine is not given more and more to do
 	all.Go(func() {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
@@ -201,8 +202,10 @@ func TestKF_ACT_01_Moves(t *testing.T) {
 				return
 			case <-tick.C:
 			}
+			room <- struct{}{}
 			path := fmt.Sprintf("/%d/%s", sent, strings.Repeat("x", sent%5))
 			all.Go(func() {
+				defer func() { <-room }()
 				r, err := tell(c, "POST", "https://"+g.Addr("web")+path, strings.NewReader("work"), "ate-target-actor", "demo/a")
 				if err != nil || r.status != 200 || r.body != "a "+path {
 					t.Errorf("%s: %+v %v", path, r, err)

@@ -21,10 +21,11 @@ import (
 // had got the request (KF-ACT-02); neither waking nor an answer that has begun counts towards it (KF-ACT-07).
 func TestKF_ACT_02_07_LongTurns(t *testing.T) {
 	t.Parallel()
+	const limit, more = 2 * time.Second, 2500 * time.Millisecond
 	n := newActorNet(t, func(w http.ResponseWriter, r *http.Request) {
 		rest := func() {
 			select {
-			case <-time.After(time.Second):
+			case <-time.After(more):
 			case <-r.Context().Done():
 			}
 		}
@@ -40,10 +41,10 @@ func TestKF_ACT_02_07_LongTurns(t *testing.T) {
 	})
 	n.create("a", "b")
 	w := n.attach("w1", 1, 2)
-	w.orders = func(context.Context, bool, actor.Ref) error { time.Sleep(time.Second); return nil }
+	w.orders = func(context.Context, bool, actor.Ref) error { time.Sleep(more); return nil }
 	g := gatewaytest.Start(t, n.config(allowed(`parking { budget = "20s" }`)))
 	defer g.Stop()
-	limited := gatewaytest.Start(t, n.config(allowed("parking { budget = \"20s\" }\nrequest_timeout = \"500ms\"")))
+	limited := gatewaytest.Start(t, n.config(allowed(fmt.Sprintf("parking { budget = \"20s\" }\nrequest_timeout = %q", limit))))
 	defer limited.Stop()
 	c := n.httpClient("admin")
 	for _, tc := range []struct {

@@ -58,10 +58,12 @@ func TestChannels(t *testing.T) {
 	for _, to := range append(all, late) {
 		to.hears(long)
 	}
+	const delivered = `gateway_websocket_channel_messages_total{result="delivered"}`
+	gatewaytest.Until(t, "the last message is counted", func() bool { return gatewaytest.Metric(scrape(t, g), delivered) >= 17 })
 	m := scrape(t, g)
 	for series, want := range map[string]float64{
 		"gateway_websocket_channels": 1, "gateway_websocket_subscriptions": 4, `gateway_websocket_sessions{service="s"}`: 4,
-		`gateway_websocket_channel_messages_total{result="delivered"}`: 17, `gateway_websocket_channel_messages_total{result="skipped"}`: 0,
+		delivered: 17, `gateway_websocket_channel_messages_total{result="skipped"}`: 0,
 	} {
 		if v := gatewaytest.Metric(m, series); v != want {
 			t.Errorf("%s is %v, want %v", series, v, want)
@@ -122,10 +124,11 @@ func TestChannelFaults(t *testing.T) {
 func TestChannelsEnd(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ bound, limit, outcome string }{
-		{" idle_timeout = \"300ms\"", "websocket.idle_timeout", "timeout"}, {" lifetime = \"300ms\"", "websocket.lifetime", "timeout"}, {"", "", "drained"},
+		{" idle_timeout = \"2s\"", "websocket.idle_timeout", "timeout"}, {" lifetime = \"2s\"", "websocket.lifetime", "timeout"}, {"", "", "drained"},
 	} {
 		t.Run(row.outcome+row.limit, func(t *testing.T) {
 			overCarriers(t, func(t *testing.T) string { return both(t, channels(row.bound)) }, func(t *testing.T, g *gatewaytest.Gateway, c carrier) {
+				t.Parallel()
 				s := c.accepted(t, g, "/")
 				s.say("_sub:a")
 				s.hears("_ok:subscribed to a")

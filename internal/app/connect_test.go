@@ -299,17 +299,18 @@ func TestReentryHTTP2(t *testing.T) {
 // KF_TUN_01: bytes in either direction keep a tunnel, silence in both ends it.
 func TestKF_TUN_01_IdleTunnel(t *testing.T) {
 	t.Parallel()
-	const pieces = 8
+	const pieces = 10
 	addr := tcpBackend(t, func(c *net.TCPConn) {
 		for range pieces {
-			time.Sleep(100 * time.Millisecond) // what is measured
+			time.Sleep(250 * time.Millisecond) // what is measured
 			_, _ = io.WriteString(c, "x")
 		}
 		_, _ = io.Copy(io.Discard, c)
 	})
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {
-			g := gatewaytest.Start(t, tunnelConfig(portOf(t, addr), "http://127.0.0.1:1", `tcp_idle_timeout = "400ms"`))
+			t.Parallel()
+			g := gatewaytest.Start(t, tunnelConfig(portOf(t, addr), "http://127.0.0.1:1", `tcp_idle_timeout = "2s"`))
 			c, _ := open(t, g.Addr("proxy"), addr)
 			got := make([]byte, pieces)
 			if n, err := io.ReadFull(c, got); err != nil {
@@ -328,11 +329,12 @@ func TestKF_TUN_01_IdleTunnel(t *testing.T) {
 // KF_TUN_02: a tunnel whose client has ended, to a destination that never does, ends within the bound.
 func TestKF_TUN_02_HalfClosed(t *testing.T) {
 	t.Parallel()
+	over := make(chan struct{})
 	addr := tcpBackend(t, func(c *net.TCPConn) {
 		_, _ = io.Copy(io.Discard, c)
-		_, _ = c.Read(make([]byte, 1))
-		time.Sleep(time.Second)
+		<-over
 	})
+	t.Cleanup(func() { close(over) })
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {
 			g := gatewaytest.Start(t, tunnelConfig(portOf(t, addr), "http://127.0.0.1:1", `tcp_half_close_timeout = "200ms"`))

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/egress"
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
@@ -282,8 +283,10 @@ routers "models" {
 	a.may(everythingAllowed)
 	b.may(everythingAllowed)
 	for _, p := range []*player{a, b} {
-		if got := count(p); got < 3 || got > 7 { // more than the burst drips in if the machine is slow
-			t.Errorf("%s: %d of 8 requests passed", p.ref, got)
+		began := time.Now()
+		got := count(p)
+		if most := 4 + int(time.Since(began).Seconds()); got < 3 || got > most { // more than the burst drips in if the machine is slow
+			t.Errorf("%s: %d of 8 requests passed, where %d may", p.ref, got, most)
 		}
 	}
 }

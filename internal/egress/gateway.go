@@ -191,7 +191,7 @@ func (g *Gateway) Serve(x *exchange.Exchange) error {
 		Entrypoint: g.o.Entrypoint, Local: outer.Local, Remote: outer.Remote, Via: outer.Via, Identity: outer.Identity, Outer: outer, Target: o.Authority,
 	})
 	if !t.open(inner) {
-		return nil
+		conn.Abort(inner) // serve notes why
 	}
 	t.serve(x, inner)
 	x.Record.BytesIn, x.Record.BytesOut = inner.Moved()

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -44,32 +43,6 @@ type PebbleOptions struct {
 	DNS string
 	// EAB are the keys of accounts that may register, by id, in base64url; nil lets everybody.
 	EAB map[string]string
-}
-
-// Ports for servers that are told their port lie below those that systems give to clients and to whoever asks for any
-// port, so that no such socket takes one between the look and the use.
-const firstPort, lastPort = 20000, 31999
-
-// FreePorts returns ports that nobody uses at this moment.
-func FreePorts(t testing.TB, n int) []int {
-	t.Helper()
-	var ports []int
-	for range 100 * n {
-		if len(ports) == n {
-			break
-		}
-		port := firstPort + mathrand.IntN(lastPort-firstPort)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		defer func() { _ = l.Close() }()
-		ports = append(ports, port)
-	}
-	if len(ports) < n {
-		t.Fatalf("only %d of %d ports are free", len(ports), n)
-	}
-	return ports
 }
 
 // NewPebble prepares an authority; Start runs it.

@@ -74,7 +74,7 @@ func RunCommand(t testing.TB, cmd *exec.Cmd) *Process {
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	// A child that the binary starts may keep the pipe open; the wait for it must not depend on that.
-	p.cmd.WaitDelay = time.Second
+	p.cmd.WaitDelay = 5 * time.Second
 	p.cmd.SysProcAttr = endWithParent
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("starting %s: %v", cmd.Path, err)
