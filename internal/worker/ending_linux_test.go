@@ -42,7 +42,7 @@ func TestTerminateWhileSuspending(t *testing.T) {
 	s := h.activate("demo/a")
 	client, ended := echo(t, h)
 	suspended := suspending(h, s)
-	if err := h.Terminate(within(t, 10*time.Second), s.UID); err != nil {
+	if err := h.Terminate(within(t, patience), s.UID); err != nil {
 		t.Error(err)
 	}
 	expectNothing(t, h)
@@ -53,37 +53,38 @@ func TestTerminateWhileSuspending(t *testing.T) {
 
 // An actor that ends while it is being suspended is not one that can be thawed.
 func TestActorEndsWhileSuspending(t *testing.T) {
-	h := newHost(t, newRun(t), func(o *worker.Options) { o.SuspendDrain = time.Second })
+	h := newHost(t, newRun(t), func(o *worker.Options) { o.SuspendDrain = patience })
 	s := h.activate("demo/a")
 	client, ended := echo(t, h)
 	other, otherEnded := h.open("demo/a", 80)
 	suspended := suspending(h, s)
 	_, _ = io.WriteString(other, "GET /exit HTTP/1.1\r\nHost: a\r\n\r\n")
+	_, _ = io.ReadAll(other) // it has ended, before it is frozen
+	_, _ = client.Close(), other.Close()
 	if err := <-suspended; !errors.Is(err, worker.ErrStale) {
 		t.Errorf("suspending: %v", err)
 	}
 	expectNothing(t, h)
 	<-ended
 	<-otherEnded
-	_, _ = client.Close(), other.Close()
 }
 
 // Nor is one that was killed after it was suspended: the attempt to thaw it removes what is left.
 func TestThawOfAnActorThatWasKilled(t *testing.T) {
 	h := newHost(t, newRun(t), nil)
 	s := h.activate("demo/a")
-	if err := h.Suspend(within(t, 10*time.Second), s.UID); err != nil {
+	if err := h.Suspend(within(t, patience), s.UID); err != nil {
 		t.Fatal(err)
 	}
 	g, err := h.run.OpenGroup(s.UID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Kill(within(t, 10*time.Second)); err != nil {
+	if err := g.Kill(within(t, patience)); err != nil {
 		t.Fatal(err)
 	}
 	s.Thaw = true
-	if err := h.Activate(within(t, 10*time.Second), s); err == nil {
+	if err := h.Activate(within(t, patience), s); err == nil {
 		t.Error("it was thawed")
 	}
 	expectNothing(t, h)
@@ -94,17 +95,17 @@ func TestActorsThatEndElsewhereAreForgotten(t *testing.T) {
 	r := newRun(t)
 	first, second := newHost(t, r, nil), newHost(t, r, nil)
 	s := first.activate("demo/a")
-	if err := first.Suspend(within(t, 10*time.Second), s.UID); err != nil {
+	if err := first.Suspend(within(t, patience), s.UID); err != nil {
 		t.Fatal(err)
 	}
 	s.Thaw = true
-	if err := second.Activate(within(t, 10*time.Second), s); err != nil {
+	if err := second.Activate(within(t, patience), s); err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Terminate(within(t, 10*time.Second), s.UID); err != nil {
+	if err := second.Terminate(within(t, patience), s.UID); err != nil {
 		t.Fatal(err)
 	}
-	for over := within(t, 5*time.Second); first.Children() > 0; {
+	for over := within(t, patience); first.Children() > 0; {
 		if over.Err() != nil {
 			t.Fatal("it is remembered")
 		}
@@ -116,11 +117,11 @@ func TestActorsThatEndElsewhereAreForgotten(t *testing.T) {
 func TestSuspendOfAnActivationThatFails(t *testing.T) {
 	h := newHost(t, newRun(t), nil)
 	s := h.spec("demo/a")
-	s.Probe.Path = "/other"
+	s.Probe.Path, s.Probe.Seconds = "/other", 1
 	activated := make(chan error, 1)
-	go func() { activated <- h.Activate(within(t, time.Second), s) }()
+	go func() { activated <- h.Activate(within(t, patience), s) }()
 	beginning(h)
-	if err := h.Suspend(within(t, 10*time.Second), s.UID); !errors.Is(err, worker.ErrStale) {
+	if err := h.Suspend(within(t, patience), s.UID); !errors.Is(err, worker.ErrStale) {
 		t.Errorf("suspending: %v", err)
 	}
 	if err := <-activated; !errors.Is(err, worker.ErrNotUp) {
@@ -137,7 +138,7 @@ func TestTerminateWhileActivating(t *testing.T) {
 	activated := make(chan error, 1)
 	go func() { activated <- h.Activate(context.Background(), s) }()
 	beginning(h)
-	if err := h.Terminate(within(t, 10*time.Second), s.UID); err != nil {
+	if err := h.Terminate(within(t, patience), s.UID); err != nil {
 		t.Errorf("terminating: %v", err)
 	}
 	if err := <-activated; err == nil {
@@ -174,9 +175,9 @@ func TestOrdersEndWhileActivating(t *testing.T) {
 	o.stop()
 	select {
 	case <-answered:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("the activation goes on")
-		_ = o.Terminate(within(t, 10*time.Second), s.UID)
+		_ = o.Terminate(within(t, patience), s.UID)
 		<-answered
 	}
 	expectNothing(t, o.host)
