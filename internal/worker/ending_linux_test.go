@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/worker"
 )
 
@@ -33,6 +36,70 @@ func expectNothing(t *testing.T, h *host) {
 	t.Helper()
 	if left, err := h.run.Left(); err != nil || len(left) > 0 || h.held.Load() != 0 || len(h.Actors()) != 0 {
 		t.Errorf("%v, %d credentials and the stays %v are left (%v)", left, h.held.Load(), h.Actors(), err)
+	}
+}
+
+// Open tunnels may finish while their actor is being suspended, for a while.
+func TestSuspendDrains(t *testing.T) {
+	t.Run("a tunnel that ends", func(t *testing.T) {
+		h := newHost(t, newRun(t), func(o *worker.Options) { o.SuspendDrain = patience })
+		s := h.activate("demo/a")
+		client, ended := echo(t, h)
+		suspended := make(chan error, 1)
+		go func() { suspended <- h.Suspend(context.Background(), s.UID) }()
+		for { // until it takes no more
+			if _, e := h.open("demo/a", 81); errors.Is(<-e, worker.ErrStale) {
+				break
+			}
+		}
+		say(t, client, "still there")
+		_ = client.Close()
+		if err := <-ended; err != nil {
+			t.Errorf("the tunnel ended with %v", err)
+		}
+		if err := <-suspended; err != nil {
+			t.Error(err)
+		}
+		_ = h.Terminate(context.Background(), s.UID)
+	})
+	t.Run("a tunnel that does not", func(t *testing.T) {
+		h := newHost(t, newRun(t), nil)
+		s := h.activate("demo/a")
+		client, ended := echo(t, h)
+		if err := h.Suspend(within(t, patience), s.UID); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		_ = client.SetDeadline(time.Now().Add(patience))
+		if _, err := client.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("reading from a tunnel that was cut: %v", err)
+		}
+		_ = h.Terminate(context.Background(), s.UID)
+	})
+}
+
+// echo is a tunnel with a request under way.
+func echo(t *testing.T, h *host) (*conn.MemoryConn, <-chan error) {
+	t.Helper()
+	client, ended := h.open("demo/a", 80)
+	_, _ = io.WriteString(client, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+	say(t, client, "hello")
+	return client, ended
+}
+
+// say writes and waits until it comes back.
+func say(t *testing.T, c *conn.MemoryConn, text string) {
+	t.Helper()
+	_, _ = io.WriteString(c, text)
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	got := ""
+	b := make([]byte, 256)
+	for !strings.Contains(got, text) {
+		n, err := c.Read(b)
+		if err != nil {
+			t.Fatalf("after %q: %v", got, err)
+		}
+		got += string(b[:n])
 	}
 }
 
