@@ -301,19 +301,19 @@ func dial(network, to string, wait time.Duration) string {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(wait))
-	if network == "all" {
-		n, err := io.Copy(io.Discard, c)
-		if err != nil {
-			return kind(err)
-		}
-		return fmt.Sprintf("%d bytes", n)
-	}
 	said := "hello"
 	if network == "large" {
 		said = strings.Repeat("fragments ", 5000)
 	}
 	if _, err := io.WriteString(c, said); err != nil {
 		return "write " + kind(err)
+	}
+	if network == "all" {
+		n, err := io.Copy(io.Discard, c)
+		if err != nil {
+			return kind(err)
+		}
+		return fmt.Sprintf("%d bytes", n)
 	}
 	b := make([]byte, 64)
 	n, err := c.Read(b)

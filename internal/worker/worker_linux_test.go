@@ -79,17 +79,16 @@ func (h *host) egress(_ context.Context, a worker.Actor) (worker.Egress, func() 
 		ours, theirs := conn.Pipe()
 		go func() {
 			defer theirs.Close()
-			switch to.Port() {
-			case 26: // fails in the middle
+			b := make([]byte, 64)
+			n, err := theirs.Read(b)
+			switch {
+			case err != nil:
+			case to.Port() == 26: // fails in the middle
 				_, _ = theirs.Write(make([]byte, 100_000))
 				conn.Abort(theirs)
-				return
-			case 27: // ends
+			case to.Port() == 27: // ends
 				_, _ = theirs.Write(make([]byte, 100_000))
-				return
-			}
-			b := make([]byte, 64)
-			if n, err := theirs.Read(b); err == nil {
+			default:
 				_, _ = fmt.Fprintf(theirs, "%s from %s to %s", b[:n], a.Ref, to)
 			}
 		}()
