@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -90,9 +91,14 @@ func newSite(t *testing.T) *site {
 // startPlane starts the control plane, the second time with the records and at the address of the first.
 func (s *site) startPlane() {
 	s.t.Helper()
-	plane, err := app.StartAteapi(context.Background(), app.AteapiOptions{
-		Listen: s.addr, DataDir: s.path("plane"), Store: app.StoreSQLite, Workers: []string{"w1", "w2"}, EgressGateway: s.gate.addr,
-		Log: slog.New(slog.DiscardHandler),
+	var plane *app.Ateapi
+	var err error
+	gatewaytest.Until(s.t, "the port is nobody else's", func() bool { // who was given any port may have got this one meanwhile
+		plane, err = app.StartAteapi(context.Background(), app.AteapiOptions{
+			Listen: s.addr, DataDir: s.path("plane"), Store: app.StoreSQLite, Workers: []string{"w1", "w2"}, EgressGateway: s.gate.addr,
+			Log: slog.New(slog.DiscardHandler),
+		})
+		return !errors.Is(err, syscall.EADDRINUSE)
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -282,7 +288,7 @@ func (h *host) get(name, path string) (string, error) {
 		}
 		return c, nil
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: open}}
+	client := http.Client{Timeout: gatewaytest.Patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: open}}
 	response, err := client.Get("http://actor" + path)
 	if err != nil {
 		return "", err
@@ -392,7 +398,7 @@ func (h *host) ask(ref, uid string, request []byte) (int, string) {
 // unix asks at a socket.
 func (h *host) unix(socket, method, path string, body []byte) (int, string) {
 	h.t.Helper()
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := http.Client{Timeout: gatewaytest.Patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", h.path(socket))
 	}}}
 	request, err := http.NewRequestWithContext(h.t.Context(), method, "http://unix"+path, bytes.NewReader(body))

@@ -309,7 +309,7 @@ func TestStreamsByHand(t *testing.T) {
 		}
 	}
 	// A stream ends with the certificate that it was opened with.
-	short := cert.Leaf{URI: app.WorkerID("w1"), Client: true, Life: 2 * time.Second}
+	short := cert.Leaf{URI: app.WorkerID("w1"), Client: true, Life: 5 * time.Second}
 	if err := s.say(t, short, []*atenetx.HostMessage{{Hello: hello}}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("after the end of the certificate: %v", err)
 	}

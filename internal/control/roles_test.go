@@ -187,7 +187,7 @@ func TestIdentities(t *testing.T) {
 func TestIdentityEnds(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(credentials.NewTLS(s.config(t, s.issue(t, cert.Leaf{URI: app.AdminID, Client: true, Life: 2e9})))), grpc.WithNoProxy())
+	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(credentials.NewTLS(s.config(t, s.issue(t, cert.Leaf{URI: app.AdminID, Client: true, Life: 5e9})))), grpc.WithNoProxy())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func act(args []string) {
 	case "serve":
 		serve()
 	case "early":
-		fmt.Println(dial("tcp", "203.0.113.7:443"))
+		fmt.Println(dial("tcp", "203.0.113.7:443", patience))
 	case "exit":
 		code, _ := strconv.Atoi(args[1])
 		os.Exit(code)
@@ -222,8 +222,8 @@ func spawn() string {
 	return "200 ok"
 }
 
-// serve is an actor with a server on port 80: /echo answers with the body, /dial?to=… connects and talks, and /count
-// counts in memory.
+// serve is an actor with a server on port 80: /echo answers with the body, /dial?to=… connects and talks, /count counts in
+// memory, and /other is what there is not.
 func serve() {
 	started := time.Now()
 	http.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -243,11 +243,16 @@ func serve() {
 		}
 	})
 	http.HandleFunc("/dial", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, dial(r.FormValue("network"), r.FormValue("to")))
+		wait, _ := time.ParseDuration(r.FormValue("wait"))
+		_, _ = io.WriteString(w, dial(r.FormValue("network"), r.FormValue("to"), wait))
 	})
 	http.HandleFunc("/flood", func(_ http.ResponseWriter, r *http.Request) { flood(r.Context(), r.FormValue("to")) })
 	var n atomic.Int64
 	http.HandleFunc("/count", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, n.Add(1)) })
+	http.HandleFunc("/other", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println("asked") // who waits for that looks at the output
+		http.NotFound(w, r)
+	})
 	http.HandleFunc("/exit", func(http.ResponseWriter, *http.Request) { os.Exit(7) })
 	fmt.Println(http.ListenAndServe(":80", nil))
 }
@@ -267,9 +272,9 @@ func flood(ctx context.Context, to string) {
 	wg.Wait()
 }
 
-// dial connects, says hello, and returns what it hears or what went wrong.
-func dial(network, to string) string {
-	d := net.Dialer{Timeout: 2 * time.Second}
+// dial connects, says hello, and returns what it hears or what went wrong. It waits so long for each.
+func dial(network, to string, wait time.Duration) string {
+	d := net.Dialer{Timeout: wait}
 	if network == "mptcp" {
 		network = "tcp"
 		d.SetMultipathTCP(true)
@@ -295,20 +300,20 @@ func dial(network, to string) string {
 		return "dial " + kind(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
-	if network == "all" {
-		n, err := io.Copy(io.Discard, c)
-		if err != nil {
-			return kind(err)
-		}
-		return fmt.Sprintf("%d bytes", n)
-	}
+	_ = c.SetDeadline(time.Now().Add(wait))
 	said := "hello"
 	if network == "large" {
 		said = strings.Repeat("fragments ", 5000)
 	}
 	if _, err := io.WriteString(c, said); err != nil {
 		return "write " + kind(err)
+	}
+	if network == "all" {
+		n, err := io.Copy(io.Discard, c)
+		if err != nil {
+			return kind(err)
+		}
+		return fmt.Sprintf("%d bytes", n)
 	}
 	b := make([]byte, 64)
 	n, err := c.Read(b)

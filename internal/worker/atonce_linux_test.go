@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/worker"
 )
@@ -48,7 +47,7 @@ func expectOne(t *testing.T, h *host, s worker.Spec) (runs bool) {
 func TestTerminateAndActivateAtOnce(t *testing.T) {
 	h := newHost(t, newRun(t), nil)
 	s := h.spec("demo/a")
-	over := within(t, 80*time.Second)
+	over := within(t, 10*patience)
 	active, ended := 0, 0
 	for round := range 24 {
 		s.Thaw = round%3 == 2

@@ -58,6 +58,9 @@ func AcceptForeign(l *net.TCPListener, gateway *fabric.Namespace, counts *Counts
 	c.accept()
 }
 
+// ErrExpired is a credential that was not renewed in time.
+var ErrExpired = errExpired
+
 // Credential is the key of a stay.
 type Credential struct{ *credential }
 

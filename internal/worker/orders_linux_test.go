@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/worker"
 )
@@ -70,7 +69,7 @@ func (o *ordered) ask(method, path string, body any) (int, string) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(within(o.t, 20*time.Second), method, "http://worker"+path, bytes.NewReader(text))
+	request, err := http.NewRequestWithContext(within(o.t, patience), method, "http://worker"+path, bytes.NewReader(text))
 	if err != nil {
 		o.t.Fatal(err)
 	}

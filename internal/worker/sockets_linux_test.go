@@ -94,7 +94,7 @@ func TestPortsAreUsedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for err = once(); errors.Is(err, syscall.EADDRNOTAVAIL) && ctx.Err() == nil; err = once() {
 		time.Sleep(50 * time.Millisecond) // the kernel wants a second to have passed, and tells of no event
