@@ -152,6 +152,7 @@ func (t *auditTail) end() error {
 
 // renewed returns the file to go on with: f at its place, f from its beginning if it was truncated, or what has replaced it.
 func (t *auditTail) renewed(f *os.File, path string) (*os.File, error) {
+	there, gone := os.Stat(path) // before f, which has all its lines once it has been replaced
 	own, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -165,8 +166,7 @@ func (t *auditTail) renewed(f *os.File, path string) (*os.File, error) {
 		_, err := f.Seek(0, io.SeekStart)
 		return f, err
 	}
-	there, err := os.Stat(path)
-	if err != nil || os.SameFile(own, there) || own.Size() > at { // it may be away for a moment; what was written last comes first
+	if gone != nil || os.SameFile(own, there) || own.Size() > at { // it may be away for a moment; what was written last comes first
 		return f, nil
 	}
 	next, err := os.Open(path)

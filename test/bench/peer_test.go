@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 func TestConfigurations(t *testing.T) {
@@ -90,24 +92,16 @@ func TestProcessStopTakesDescendants(t *testing.T) {
 		t.Error("the process is still there")
 	}
 	for _, k := range kin {
-		if left := alive(t, k); left {
-			t.Errorf("process %d is still there", k.PID)
-		}
+		gatewaytest.Until(t, fmt.Sprintf("process %d has ended", k.PID), func() bool { return !alive(k) })
 	}
 }
 
 // alive tells whether a process still runs; one that only waits to be reaped does not.
-func alive(t *testing.T, old procStat) bool {
-	t.Helper()
-	for range 500 {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", old.PID))
-		if err != nil {
-			return false
-		}
-		now, err := parseStat(strings.TrimSpace(string(b)))
-		if err != nil || now.Start != old.Start || strings.Contains(string(b), ") Z ") || strings.Contains(string(b), ") X ") {
-			return false
-		}
+func alive(old procStat) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", old.PID))
+	if err != nil {
+		return false
 	}
-	return true
+	now, err := parseStat(strings.TrimSpace(string(b)))
+	return err == nil && now.Start == old.Start && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ")
 }
