@@ -260,6 +260,25 @@ func (f *frames) request() uint32 {
 	return 0
 }
 
+// acknowledged awaits a request, and so many acknowledgements of settings, and returns the request's stream.
+func (f *frames) acknowledged(settings int) (id uint32) {
+	for id == 0 || settings > 0 {
+		fr, err := f.ReadFrame()
+		if err != nil {
+			return 0
+		}
+		switch fr := fr.(type) {
+		case *xhttp2.MetaHeadersFrame:
+			id = fr.StreamID
+		case *xhttp2.SettingsFrame:
+			if fr.IsAck() {
+				settings--
+			}
+		}
+	}
+	return id
+}
+
 // head sends a response head.
 func (f *frames) head(id uint32, end bool, fields ...string) {
 	var b bytes.Buffer

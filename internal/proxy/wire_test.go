@@ -27,6 +27,10 @@ import (
 // patience is how long a scripted end waits for anything.
 const patience = 10 * time.Second
 
+// soon bounds what takes no time by itself, on the busiest of machines. It is well below the limits that a gateway has by
+// default, so that none of them can have been what ended something.
+const soon = 5 * time.Second
+
 // wire is one end of a connection, written and read byte for byte.
 type wire struct {
 	net.Conn
@@ -363,15 +367,35 @@ func replies(answer string) func(p *peer) {
 // ok is a small answer.
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// refusing returns an address that nobody listens on.
+// refusing returns an address that nobody listens on while the test lasts.
 func refusing(t testing.TB) string {
+	t.Helper()
+	addr, free := reserved(t)
+	t.Cleanup(free)
+	return addr
+}
+
+// reserved returns an address that nobody listens on, nor can until it is free: it is one end of a connection.
+func reserved(t testing.TB) (addr string, free func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return l.Addr().String()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.LocalAddr().String(), sync.OnceFunc(func() {
+		_ = c.(*net.TCPConn).SetLinger(0) // or the port would be kept for a while
+		_ = c.Close()
+		_ = other.Close()
+	})
 }
 
 func addrOf(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
