@@ -259,14 +259,18 @@ func TestKF_LB_12(t *testing.T) {
 			}
 		}
 		// The only backend starts while it is asked: the client sees a delay.
-		late, free := reserved(t)
+		late, listen := reserved(t)
 		g = newGateway(t, m, options{}, late)
 		up := make(chan struct{})
 		go func() {
 			defer close(up)
 			<-time.After(300 * time.Millisecond) // how long it refuses
-			free()
-			backendAt(t, late, nil, replies(ok))
+			l, err := listen()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			backendAt(t, l, nil, replies(ok))
 		}()
 		if a := g.ask(t, post); a.status() != "200" {
 			t.Errorf("starting: %+v", a)

@@ -243,16 +243,15 @@ func newBackend(t testing.TB, script func(p *peer)) *backend { return backendOn(
 // backendOn is newBackend behind TLS, unless cfg is nil.
 func backendOn(t testing.TB, cfg *tls.Config, script func(p *peer)) *backend {
 	t.Helper()
-	return backendAt(t, "127.0.0.1:0", cfg, script)
-}
-
-// backendAt is backendOn at a given address.
-func backendAt(t testing.TB, addr string, cfg *tls.Config, script func(p *peer)) *backend {
-	t.Helper()
-	l, err := net.Listen("tcp", addr)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return backendAt(t, l, cfg, script)
+}
+
+// backendAt is backendOn with a given listener.
+func backendAt(t testing.TB, l net.Listener, cfg *tls.Config, script func(p *peer)) *backend {
 	b := &backend{addr: l.Addr().String(), l: l}
 	b.wg.Go(func() {
 		for {
@@ -370,32 +369,8 @@ const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 // refusing returns an address that nobody listens on while the test lasts.
 func refusing(t testing.TB) string {
 	t.Helper()
-	addr, free := reserved(t)
-	t.Cleanup(free)
+	addr, _ := reserved(t)
 	return addr
-}
-
-// reserved returns an address that nobody listens on, nor can until it is free: it is one end of a connection.
-func reserved(t testing.TB) (addr string, free func()) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c.LocalAddr().String(), sync.OnceFunc(func() {
-		_ = c.(*net.TCPConn).SetLinger(0) // or the port would be kept for a while
-		_ = c.Close()
-		_ = other.Close()
-	})
 }
 
 func addrOf(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
