@@ -215,7 +215,7 @@ func framed(t testing.TB, serve ...func(f *frames)) (url string) {
 			}
 			all.Go(func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(3 * patience))
 				pre := make([]byte, len(xhttp2.ClientPreface))
 				if _, err := io.ReadFull(c, pre); err != nil {
 					return
