@@ -401,9 +401,6 @@ func TestKF_H1_10(t *testing.T) {
 	}
 }
 
-// quietly waits without reading.
-func (p *peer) quietly(d time.Duration) { <-time.After(d) }
-
 // Trailers pass in both directions.
 func TestTrailers(t *testing.T) {
 	trailers := make(chan string, 1)

@@ -353,6 +353,9 @@ func (p *peer) gone(within time.Duration) {
 	}
 }
 
+// quietly waits without reading.
+func (p *peer) quietly(d time.Duration) { <-time.After(d) }
+
 // replies serves every request of a connection with the same bytes.
 func replies(answer string) func(p *peer) {
 	return func(p *peer) {
