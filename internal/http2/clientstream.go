@@ -391,6 +391,7 @@ func (s *ClientStream) leave(code http2.ErrCode) {
 // pace waits until the stream may be reset, if it has to be. The lock is held, but not during the wait.
 func (s *ClientStream) pace() {
 	c := s.c
+	c.resets.gain() // a connection that has been calm for long has no more at once than any other
 	for waited := time.Duration(0); s.open() && !c.resets.Spend(1) && waited < resetPatience; waited += time.Second / resetRate {
 		c.mu.Unlock()
 		time.Sleep(time.Second / resetRate)

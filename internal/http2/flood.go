@@ -41,18 +41,23 @@ func NewBudget(burst, rate int) Budget {
 // Spend takes n; false when that is more than there is.
 func (b *Budget) Spend(n int) bool {
 	if b.left < n {
-		now := time.Now()
-		more := int(min(now.Sub(b.since), time.Hour) * time.Duration(b.rate) / time.Second)
-		if more == 0 {
-			return false
-		}
-		b.left, b.since = min(b.left+more, b.burst), now
-		if b.left < n {
-			return false
-		}
+		b.gain()
+	}
+	if b.left < n {
+		return false
 	}
 	b.left -= n
 	return true
+}
+
+// gain adds what time has brought. Who calls it before each Spend never gets the number at once twice, the second time for the
+// time before the first.
+func (b *Budget) gain() {
+	now := time.Now()
+	more := int(min(now.Sub(b.since), time.Hour) * time.Duration(b.rate) / time.Second)
+	if more > 0 {
+		b.left, b.since = max(b.left, min(b.left+more, b.burst)), now
+	}
 }
 
 // updatesEarned bounds what DATA frames and streams entitle to. It is far above what arrives at once for a window full of DATA: some clients answer

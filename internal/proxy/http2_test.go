@@ -215,7 +215,7 @@ func framed(t testing.TB, serve ...func(f *frames)) (url string) {
 			}
 			all.Go(func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(3 * patience))
 				pre := make([]byte, len(xhttp2.ClientPreface))
 				if _, err := io.ReadFull(c, pre); err != nil {
 					return
@@ -258,6 +258,25 @@ func (f *frames) request() uint32 {
 		return fr.Header().StreamID
 	}
 	return 0
+}
+
+// acknowledged awaits a request, and so many acknowledgements of settings, and returns the request's stream.
+func (f *frames) acknowledged(settings int) (id uint32) {
+	for id == 0 || settings > 0 {
+		fr, err := f.ReadFrame()
+		if err != nil {
+			return 0
+		}
+		switch fr := fr.(type) {
+		case *xhttp2.MetaHeadersFrame:
+			id = fr.StreamID
+		case *xhttp2.SettingsFrame:
+			if fr.IsAck() {
+				settings--
+			}
+		}
+	}
+	return id
 }
 
 // head sends a response head.

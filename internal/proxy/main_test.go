@@ -135,7 +135,7 @@ func newGateway(t testing.TB, m mode, o options, backends ...string) *gateway {
 		g.settled()
 		l.Close()
 		g.live.Drain(drain.Prompt)
-		eventually(t, 5*time.Second, "client connections end", func() bool { return g.live.Len() == 0 })
+		eventually(t, patience, "client connections end", func() bool { return g.live.Len() == 0 })
 		conns.Wait()
 		lb.Close()
 		cancel()
@@ -148,7 +148,7 @@ func serviceOf(o options, backends []string) *config.Service {
 	cfg := &config.Service{Name: "api", LoadBalancer: config.LoadBalancer{
 		RequestTimeout: 10 * time.Second, StreamIdleTimeout: 10 * time.Second, StreamTotalTimeout: time.Minute,
 		UpstreamErrorStatus: 502, PassHost: true,
-		Transport: config.Transport{ConnectTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxIdle: 256, MaxConnections: 1024},
+		Transport: config.Transport{ConnectTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxIdle: 256, MaxConnections: 1024},
 	}}
 	for _, b := range backends {
 		cfg.LoadBalancer.Servers = append(cfg.LoadBalancer.Servers, serverOf(b))
@@ -178,7 +178,7 @@ func serverOf(url string) config.Server {
 // settled checks that no lease and no connection to a backend is in use, and that no request was recorded twice.
 func (g *gateway) settled() {
 	g.t.Helper()
-	eventually(g.t, 5*time.Second, "leases and connections come back", func() bool {
+	eventually(g.t, patience, "leases and connections come back", func() bool {
 		for _, s := range g.lb.AppendStats(nil) {
 			if s.Active != 0 {
 				return false
@@ -260,7 +260,7 @@ func (requestID) ResponseHead(x *exchange.Exchange) {
 func (g *gateway) record(n int) exchange.Record {
 	g.t.Helper()
 	var r exchange.Record
-	eventually(g.t, 5*time.Second, fmt.Sprintf("record %d", n), func() bool {
+	eventually(g.t, patience, fmt.Sprintf("record %d", n), func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if len(g.records) <= n {

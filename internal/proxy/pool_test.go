@@ -259,13 +259,23 @@ func TestKF_LB_12(t *testing.T) {
 			}
 		}
 		// The only backend starts while it is asked: the client sees a delay.
-		late := refusing(t)
+		late, listen := reserved(t)
 		g = newGateway(t, m, options{}, late)
-		up := time.AfterFunc(300*time.Millisecond, func() { backendAt(t, late, nil, replies(ok)) }) // how long it refuses
+		up := make(chan struct{})
+		go func() {
+			defer close(up)
+			<-time.After(300 * time.Millisecond) // how long it refuses
+			l, err := listen()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			backendAt(t, l, nil, replies(ok))
+		}()
 		if a := g.ask(t, post); a.status() != "200" {
 			t.Errorf("starting: %+v", a)
 		}
-		up.Stop()
+		<-up
 		none := newGateway(t, m, options{}, refusing(t), refusing(t), refusing(t))
 		if a := none.ask(t, get); a.status() != "502" || !strings.Contains(a.body, "connect_failed") {
 			t.Errorf("%+v", a)

@@ -21,7 +21,7 @@ func TestClientLeavesDuringDial(t *testing.T) {
 		start := time.Now()
 		c.Close()
 		r := g.ended(0, exchange.OutcomeDisconnected, exchange.CodeClientGone, "")
-		if d := time.Since(start); d > time.Second {
+		if d := time.Since(start); d > soon {
 			t.Errorf("after %v", d)
 		}
 		if len(r.Attempts) != 1 {
@@ -74,7 +74,7 @@ func TestForcedEnd(t *testing.T) {
 				start := time.Now()
 				g.live.Force()
 				r := g.record(0)
-				if d := time.Since(start); d > time.Second {
+				if d := time.Since(start); d > soon {
 					t.Errorf("after %v", d)
 				}
 				if r.Outcome != exchange.OutcomeDrained || r.Code != exchange.CodeDraining {
@@ -134,7 +134,7 @@ func TestForcedBeforeTheWait(t *testing.T) {
 			t.Errorf("%q, %v", rest, err)
 		}
 		g.ended(1, exchange.OutcomeDrained, exchange.CodeDraining, "")
-		if d := time.Since(began); d > 2*time.Second {
+		if d := time.Since(began); d > soon {
 			t.Errorf("after %v", d)
 		}
 	})

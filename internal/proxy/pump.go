@@ -25,9 +25,9 @@ type pump struct {
 	copy     *bodyCopy     // nil: the body is sent once
 }
 
-// pumpGrace is how long the end of an upload is waited for after the end of its response, which may overtake it by a
-// little.
-const pumpGrace = 5 * time.Millisecond
+// pumpGrace is how long the end of an upload is waited for after the end of its response, which may overtake it by as much as
+// a goroutine waits for its turn. Only a backend that has answered without taking the rest makes anybody wait for all of it.
+const pumpGrace = 200 * time.Millisecond
 
 // startPump begins to send the request body.
 func (f *forward) startPump() {

@@ -27,10 +27,10 @@ func TestSoak(t *testing.T) {
 		backends := []string{newBackend(t, chaos).addr, newBackend(t, chaos).addr, refusing(t)}
 		g := newGateway(t, m, options{
 			service: func(l *config.LoadBalancer) {
-				l.RequestTimeout, l.StreamIdleTimeout, l.StreamTotalTimeout = time.Second, time.Second, 5*time.Second
+				l.RequestTimeout, l.StreamIdleTimeout, l.StreamTotalTimeout = 3*time.Second, 3*time.Second, 20*time.Second
 				l.Transport.MaxIdle = 4
 			},
-			server: func(s *http1.Settings) { s.WriteIdleTimeout, s.BodyIdleTimeout = 2*time.Second, 2*time.Second },
+			server: func(s *http1.Settings) { s.WriteIdleTimeout, s.BodyIdleTimeout = 3*time.Second, 3*time.Second },
 			before: func(x *exchange.Exchange) {
 				if strings.HasSuffix(string(x.Request.Path), "panic") {
 					x.FilterResponse(filter{"panic"})

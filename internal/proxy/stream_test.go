@@ -153,7 +153,7 @@ func TestKF_STR_04(t *testing.T) {
 	b := newBackend(t, func(p *peer) {
 		p.message(false)
 		p.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk("data: a\n\n"))
-		p.gone(time.Second)
+		p.gone(soon)
 	})
 	inModes(t, func(t *testing.T, m mode) {
 		g := newGateway(t, m, options{}, b.addr)
@@ -162,7 +162,7 @@ func TestKF_STR_04(t *testing.T) {
 		if a.status() != "502" || a.body != `{"error":"Bad gateway","code":"bad_backend_response","request_id":"made"}` {
 			t.Fatalf("%+v", a)
 		}
-		if d := time.Since(start); d > time.Second {
+		if d := time.Since(start); d > soon {
 			t.Errorf("took %v", d)
 		}
 		r := g.ended(0, exchange.OutcomeFailed, exchange.CodeBadResponse, "")
@@ -180,7 +180,7 @@ func TestKF_STR_05(t *testing.T) {
 			b := newBackend(t, func(p *peer) {
 				p.message(false)
 				p.send(sseHead + chunk("data: 1\n\n") + chunk("data: 2\n\n"))
-				p.gone(2 * time.Second)
+				p.gone(soon)
 			})
 			inModes(t, func(t *testing.T, m mode) {
 				g := newGateway(t, m, options{}, b.addr)
@@ -191,7 +191,7 @@ func TestKF_STR_05(t *testing.T) {
 				start := time.Now()
 				leave(c)
 				g.ended(0, exchange.OutcomeDisconnected, exchange.CodeClientGone, "")
-				if d := time.Since(start); d > time.Second {
+				if d := time.Since(start); d > soon {
 					t.Errorf("noticed after %v", d)
 				}
 				g.settled()
@@ -220,7 +220,7 @@ func TestKF_STR_06(t *testing.T) {
 				b := newBackend(t, func(p *peer) {
 					p.head()
 					seen <- struct{}{}
-					p.gone(2 * time.Second)
+					p.gone(soon)
 				})
 				inModes(t, func(t *testing.T, m mode) {
 					g := newGateway(t, m, options{}, b.addr)
@@ -230,7 +230,7 @@ func TestKF_STR_06(t *testing.T) {
 					start := time.Now()
 					leave(c)
 					r := g.ended(0, exchange.OutcomeDisconnected, exchange.CodeClientGone, "")
-					if d := time.Since(start); d > time.Second {
+					if d := time.Since(start); d > soon {
 						t.Errorf("noticed after %v", d)
 					}
 					if len(r.Attempts) != 1 || r.Attempts[0].Status != 0 || r.Attempts[0].Code != exchange.CodeClientGone {
@@ -262,25 +262,29 @@ func TestKF_STR_09(t *testing.T) {
 			_, _ = p.Write([]byte(lastChunk))
 		}
 	}
-	limits := func(l *config.LoadBalancer) {
-		l.RequestTimeout, l.StreamIdleTimeout, l.StreamTotalTimeout = 300*time.Millisecond, 500*time.Millisecond, 1500*time.Millisecond
+	limits := func(request, idle, total time.Duration) func(*config.LoadBalancer) {
+		return func(l *config.LoadBalancer) {
+			l.RequestTimeout, l.StreamIdleTimeout, l.StreamTotalTimeout = request, idle, total
+		}
 	}
+	const long = time.Minute
 	for _, tt := range []struct {
 		name   string
 		script func(p *peer)
+		limits func(*config.LoadBalancer)
 		code   exchange.Code
 		limit  string
 		end    exchange.Outcome
 	}{
-		{"within all", stream(4, 100*time.Millisecond), "", "", exchange.OutcomeOK},
-		{"gap", stream(10, 900*time.Millisecond), exchange.CodeStreamIdle, "stream_idle_timeout", exchange.OutcomeTimeout},
-		{"total", stream(100, 100*time.Millisecond), exchange.CodeStreamTotal, "stream_total_timeout", exchange.OutcomeTimeout},
+		{"within all", stream(10, 250*time.Millisecond), limits(2*time.Second, 2*time.Second, long), "", "", exchange.OutcomeOK},
+		{"gap", stream(1, soon), limits(long, 500*time.Millisecond, long), exchange.CodeStreamIdle, "stream_idle_timeout", exchange.OutcomeTimeout},
+		{"total", stream(100, 100*time.Millisecond), limits(long, long, 1500*time.Millisecond), exchange.CodeStreamTotal, "stream_total_timeout", exchange.OutcomeTimeout},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBackend(t, tt.script)
 			inModes(t, func(t *testing.T, m mode) {
 				t.Parallel()
-				g := newGateway(t, m, options{service: limits}, b.addr)
+				g := newGateway(t, m, options{service: tt.limits}, b.addr)
 				c := g.dial(t)
 				c.send(get)
 				a, err := c.read(false)
@@ -296,7 +300,7 @@ func TestKF_STR_09(t *testing.T) {
 			p.message(false)
 			p.gone(5 * time.Second)
 		})
-		g := newGateway(t, kernelMode, options{service: limits}, b.addr)
+		g := newGateway(t, kernelMode, options{service: limits(time.Second, long, long)}, b.addr)
 		a := g.ask(t, get)
 		if a.status() != "504" || a.body != `{"error":"Upstream timeout","code":"response_timeout","request_id":"made"}` {
 			t.Errorf("%+v", a)
@@ -308,10 +312,7 @@ func TestKF_STR_09(t *testing.T) {
 			p.message(false)
 			p.gone(5 * time.Second)
 		})
-		g := newGateway(t, kernelMode, options{service: func(l *config.LoadBalancer) {
-			limits(l)
-			l.StreamTotalTimeout = 200 * time.Millisecond
-		}}, b.addr)
+		g := newGateway(t, kernelMode, options{service: limits(2*time.Second, long, time.Second)}, b.addr)
 		if a := g.ask(t, get); a.status() != "504" {
 			t.Errorf("%+v", a)
 		}
@@ -333,7 +334,7 @@ func TestTotalLimitOfBusyStream(t *testing.T) {
 		}
 	})
 	inModes(t, func(t *testing.T, m mode) {
-		g := newGateway(t, m, options{service: func(l *config.LoadBalancer) { l.StreamTotalTimeout = 300 * time.Millisecond }, before: slower}, b.addr)
+		g := newGateway(t, m, options{service: func(l *config.LoadBalancer) { l.StreamTotalTimeout = time.Second }, before: slower}, b.addr)
 		c := g.dial(t)
 		c.send(get)
 		start := time.Now()
@@ -343,7 +344,7 @@ func TestTotalLimitOfBusyStream(t *testing.T) {
 				break
 			}
 		}
-		if d := time.Since(start); d > 3*time.Second {
+		if d := time.Since(start); d > soon {
 			t.Errorf("took %v", d)
 		}
 		g.ended(0, exchange.OutcomeTimeout, exchange.CodeStreamTotal, "stream_total_timeout")
@@ -380,7 +381,7 @@ func TestKF_STR_13(t *testing.T) {
 	})
 	inModes(t, func(t *testing.T, m mode) {
 		g := newGateway(t, m, options{
-			service: func(l *config.LoadBalancer) { l.StreamIdleTimeout = 300 * time.Millisecond },
+			service: func(l *config.LoadBalancer) { l.StreamIdleTimeout = time.Second },
 		}, b.addr)
 		const clients = 8
 		var before, after runtime.MemStats
@@ -395,13 +396,13 @@ func TestKF_STR_13(t *testing.T) {
 		}
 		other := newBackend(t, replies(ok))
 		fast := newGateway(t, m, options{}, other.addr)
-		pace := time.NewTicker(10 * time.Millisecond) // the test keeps a record of each request, which takes memory too
+		pace := time.NewTicker(20 * time.Millisecond) // in all longer than the timeout; the test keeps a record of each request, which takes memory too
 		defer pace.Stop()
 		for range 100 {
 			<-pace.C
 			start := time.Now()
 			fast.ask(t, get)
-			if d := time.Since(start); d > 500*time.Millisecond {
+			if d := time.Since(start); d > soon {
 				t.Errorf("another request took %v", d)
 			}
 		}

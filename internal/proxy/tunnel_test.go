@@ -109,7 +109,7 @@ func TestTunnelResets(t *testing.T) {
 					p.reset()
 					return
 				}
-				p.gone(2 * time.Second)
+				p.gone(soon)
 			})
 			inModes(t, func(t *testing.T, m mode) {
 				g := newGateway(t, m, options{}, b.addr)
@@ -120,7 +120,7 @@ func TestTunnelResets(t *testing.T) {
 				if who == "client" {
 					eventually(t, patience, "hello arrives", func() bool { return strings.HasSuffix(b.got(), "hello") })
 					c.reset()
-				} else if _, err := c.closed(2 * time.Second); err != nil {
+				} else if _, err := c.closed(soon); err != nil {
 					t.Error(err)
 				}
 				g.ended(0, exchange.OutcomeUpgraded, "", "")
@@ -135,7 +135,7 @@ func TestTunnelForced(t *testing.T) {
 	b := newBackend(t, func(p *peer) {
 		p.upgraded()
 		p.send(switched)
-		p.gone(2 * time.Second)
+		p.gone(soon)
 	})
 	inModes(t, func(t *testing.T, m mode) {
 		g := newGateway(t, m, options{}, b.addr)
@@ -143,7 +143,7 @@ func TestTunnelForced(t *testing.T) {
 		c.send(handshake)
 		c.expect(relayed)
 		g.live.Force()
-		if _, err := c.closed(2 * time.Second); err != nil {
+		if _, err := c.closed(soon); err != nil {
 			t.Error(err)
 		}
 		g.ended(0, exchange.OutcomeDrained, "", "")

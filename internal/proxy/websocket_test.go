@@ -105,7 +105,7 @@ func TestHandshakeNotAccepted(t *testing.T) {
 			b := newBackend(t, func(p *peer) {
 				p.head()
 				p.send(answer)
-				p.gone(2 * time.Second)
+				p.gone(soon)
 			})
 			g := newGateway(t, kernelMode, options{}, b.addr)
 			c := g.dial(t)
@@ -155,7 +155,7 @@ func TestSessionBounds(t *testing.T) {
 			b := newBackend(t, func(p *peer) {
 				p.upgraded()
 				p.send(switched + tt.sent)
-				p.gone(5 * time.Second)
+				p.gone(patience)
 			})
 			inModes(t, func(t *testing.T, m mode) {
 				g := newGateway(t, m, bounded(tt.bounds), b.addr)
@@ -172,7 +172,7 @@ func TestSessionBounds(t *testing.T) {
 				if string(got) != tt.told {
 					t.Errorf("told %q", got)
 				}
-				if rest, err := c.closed(2 * time.Second); rest != "" || err != nil {
+				if rest, err := c.closed(soon); rest != "" || err != nil {
 					t.Errorf("then %q, %v", rest, err)
 				}
 				_ = c.Close()
@@ -252,24 +252,21 @@ func TestSessionMoves(t *testing.T) {
 			p.expect("x")
 			p.send("y")
 		}
-		p.gone(5 * time.Second)
+		p.gone(patience)
 	})
 	inModes(t, func(t *testing.T, m mode) {
-		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 900 * time.Millisecond}), b.addr)
+		t.Parallel()
+		g := newGateway(t, m, bounded(config.WebSocket{IdleTimeout: 2 * time.Second}), b.addr)
 		c := g.dial(t)
-		begun := time.Now()
 		c.send(handshake)
 		c.expect(relayed)
-		for range 6 {
-			c.quiet(200 * time.Millisecond)
+		for range 6 { // in all longer than the bound
+			c.quiet(400 * time.Millisecond)
 			c.send("x")
 			c.expect("y")
 		}
 		_ = c.Close()
 		g.ended(0, exchange.OutcomeUpgraded, "", "")
-		if d := time.Since(begun); d < time.Second {
-			t.Errorf("over after %v", d)
-		}
 	})
 }
 
@@ -281,21 +278,22 @@ func TestKF_WS_06(t *testing.T) {
 		p.send(switched)
 		for range 8 {
 			p.send("\x81\x01x")
-			time.Sleep(150 * time.Millisecond) // the silence is what is tested
+			time.Sleep(300 * time.Millisecond) // the silence is what is tested
 		}
 		p.fin2()
 		_, _ = p.closed(patience)
 	})
-	short := 200 * time.Millisecond
+	const short = time.Second // for the handshake to be over in
 	o := options{
 		service: func(lb *config.LoadBalancer) {
-			lb.RequestTimeout, lb.StreamIdleTimeout, lb.StreamTotalTimeout = short, short/2, short
+			lb.RequestTimeout, lb.StreamIdleTimeout, lb.StreamTotalTimeout = short, short/10, short
 		},
 	}
 	o.server = func(s *http1.Settings) {
 		s.HeaderTimeout, s.BodyIdleTimeout, s.WriteIdleTimeout, s.KeepAliveTimeout = short, short, short, short
 	}
 	inModes(t, func(t *testing.T, m mode) {
+		t.Parallel()
 		g := newGateway(t, m, o, b.addr)
 		c := g.dial(t)
 		c.send(handshake)
@@ -360,9 +358,9 @@ func TestKF_WS_09(t *testing.T) {
 			t.Fatalf("%+v", a)
 		}
 		c.Close()
+		g.settled() // the answer is out a moment before its connection is free
 	}
-	g.settled()
-	if s := g.backends()[0].Pool.Stats(); s.Open > 2 {
+	if s := g.backends()[0].Pool.Stats(); s.Open != 1 {
 		t.Errorf("%d connections for one after the other", s.Open)
 	}
 }

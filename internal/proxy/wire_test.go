@@ -27,6 +27,10 @@ import (
 // patience is how long a scripted end waits for anything.
 const patience = 10 * time.Second
 
+// soon bounds what takes no time by itself, on the busiest of machines. It is well below the limits that a gateway has by
+// default, so that none of them can have been what ended something.
+const soon = 5 * time.Second
+
 // wire is one end of a connection, written and read byte for byte.
 type wire struct {
 	net.Conn
@@ -239,16 +243,15 @@ func newBackend(t testing.TB, script func(p *peer)) *backend { return backendOn(
 // backendOn is newBackend behind TLS, unless cfg is nil.
 func backendOn(t testing.TB, cfg *tls.Config, script func(p *peer)) *backend {
 	t.Helper()
-	return backendAt(t, "127.0.0.1:0", cfg, script)
-}
-
-// backendAt is backendOn at a given address.
-func backendAt(t testing.TB, addr string, cfg *tls.Config, script func(p *peer)) *backend {
-	t.Helper()
-	l, err := net.Listen("tcp", addr)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return backendAt(t, l, cfg, script)
+}
+
+// backendAt is backendOn with a given listener.
+func backendAt(t testing.TB, l net.Listener, cfg *tls.Config, script func(p *peer)) *backend {
 	b := &backend{addr: l.Addr().String(), l: l}
 	b.wg.Go(func() {
 		for {
@@ -350,6 +353,9 @@ func (p *peer) gone(within time.Duration) {
 	}
 }
 
+// quietly waits without reading.
+func (p *peer) quietly(d time.Duration) { <-time.After(d) }
+
 // replies serves every request of a connection with the same bytes.
 func replies(answer string) func(p *peer) {
 	return func(p *peer) {
@@ -363,15 +369,11 @@ func replies(answer string) func(p *peer) {
 // ok is a small answer.
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// refusing returns an address that nobody listens on.
+// refusing returns an address that nobody listens on while the test lasts.
 func refusing(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	addr, _ := reserved(t)
+	return addr
 }
 
 func addrOf(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }

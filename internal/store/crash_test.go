@@ -44,7 +44,7 @@ func writeUntilKilled(path string, told io.Writer) error {
 		if err := s.Update(ctx, func(tx store.Tx) (err error) { n, err = count(tx); return err }); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(told, n); err != nil {
+		if _, err := fmt.Fprintf(told, "%04000d\n", n); err != nil { // so long that it cannot get far ahead of its reader
 			return err
 		}
 	}

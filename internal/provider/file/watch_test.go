@@ -356,7 +356,7 @@ func TestWatchBurst(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "gateway.acl")
 	write(t, path, "# 0")
-	changes := watch(t, path, func(o *file.Options) { o.Quiet, o.MaxWait = 500*time.Millisecond, time.Minute })
+	changes := watch(t, path, func(o *file.Options) { o.Quiet, o.MaxWait = 2*time.Second, time.Minute })
 	for i := range 50 {
 		replace(t, path, fmt.Sprintf("# %d", i+1))
 	}
