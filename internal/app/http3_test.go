@@ -82,8 +82,6 @@ routers "mapped" {
 		if resp.StatusCode != tc.status || body != "one" || resp.Proto != tc.protocol || resp.Header.Get("Alt-Svc") != tc.altSvc {
 			t.Errorf("%s: %d %s %q %q", tc.protocol, resp.StatusCode, resp.Proto, body, resp.Header.Get("Alt-Svc"))
 		}
-	}
-	for _, tc := range cases {
 		line := g.Lines.Next(t)
 		if line.Text("protocol") != tc.protocol || line.Number("status") != 200 || line.Text("entrypoint") != "tls" || line.Text("outcome") != "ok" {
 			t.Errorf("logged as %v", line)
@@ -189,12 +187,7 @@ func slowBackend(t *testing.T, began chan<- struct{}, release <-chan struct{}) s
 // TestHTTP3Occupied: a UDP port that somebody else has is an error that names it, and leaves nothing bound.
 func TestHTTP3Occupied(t *testing.T) {
 	certFile, keyFile := certificate(t, t.TempDir())
-	free, err := net.Listen("tcp", "127.0.0.1:0") // others may have the TCP port of a UDP port that is picked
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken, err := net.ListenPacket("udp", free.Addr().String())
-	_ = free.Close()
+	taken, err := net.ListenPacket("udp", freeBoth(t))
 	if err != nil {
 		t.Fatal(err)
 	}
