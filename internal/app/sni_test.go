@@ -161,9 +161,9 @@ func TestSNITerminate(t *testing.T) {
 		t.Errorf("the end is %v", err)
 	}
 	_ = raw.Close()
-	clear := dialTCP(t, g.Addr("db"))
-	_, _ = io.WriteString(clear, "no TLS at all\n")
-	_ = over(t, clear)
+	plainText := dialTCP(t, g.Addr("db"))
+	_, _ = io.WriteString(plainText, "no TLS at all\n")
+	_ = over(t, plainText)
 	g.Stop()
 	var versions, codes []string
 	for range 3 {
