@@ -43,12 +43,19 @@ func fetch(c *http.Client, url string) (*http.Response, string, error) {
 
 const threeALPN = `, alpn = ["h3", "h2", "http/1.1"]`
 
+// threeSite is a secureSite with HTTP/3, at a port that is free for both: who asks for any gets one that is for TCP.
+func threeSite(t *testing.T, block, extra string) site {
+	s := secureSite(t, block+threeALPN, extra)
+	s.entrypoints = strings.Replace(s.entrypoints, "127.0.0.1:0", freeBoth(t), 1)
+	return s
+}
+
 // TestHTTP3: an entrypoint with h3 in alpn serves it beside the others, whose answers tell where; it is the same walk, log
 // and metrics.
 func TestHTTP3(t *testing.T) {
 	t.Parallel()
 	certFile, keyFile := certificate(t, t.TempDir())
-	s := secureSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)+threeALPN, management+`
+	s := threeSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile), management+`
 middlewares "port" {
   type = "headers"
   response_headers = { "Alt-Svc" = "h3=\":8443\"" }
@@ -82,8 +89,6 @@ routers "mapped" {
 		if resp.StatusCode != tc.status || body != "one" || resp.Proto != tc.protocol || resp.Header.Get("Alt-Svc") != tc.altSvc {
 			t.Errorf("%s: %d %s %q %q", tc.protocol, resp.StatusCode, resp.Proto, body, resp.Header.Get("Alt-Svc"))
 		}
-	}
-	for _, tc := range cases {
 		line := g.Lines.Next(t)
 		if line.Text("protocol") != tc.protocol || line.Number("status") != 200 || line.Text("entrypoint") != "tls" || line.Text("outcome") != "ok" {
 			t.Errorf("logged as %v", line)
@@ -99,9 +104,10 @@ func TestHTTP3Reload(t *testing.T) {
 	back := gatewaytest.NewBackend(t, "one")
 	slow := slowBackend(t, began, release)
 	files := fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)
+	at := freeBoth(t)
 	text := func(more string) string {
 		return site{
-			entrypoints: `entrypoints "tls" { address = "127.0.0.1:0", tls { ` + files + more + ` } }`, backends: []string{back.URL},
+			entrypoints: `entrypoints "tls" { address = "` + at + `", tls { ` + files + more + ` } }`, backends: []string{back.URL},
 			extra: "routers \"slow\" {\n rule = \"PathPrefix(`/slow`)\"\n service = \"slow\"\n}\nservices \"slow\" { load_balancer { servers { url = \"" + slow + "\" } } }",
 		}.String()
 	}
@@ -189,12 +195,7 @@ func slowBackend(t *testing.T, began chan<- struct{}, release <-chan struct{}) s
 // TestHTTP3Occupied: a UDP port that somebody else has is an error that names it, and leaves nothing bound.
 func TestHTTP3Occupied(t *testing.T) {
 	certFile, keyFile := certificate(t, t.TempDir())
-	free, err := net.Listen("tcp", "127.0.0.1:0") // others may have the TCP port of a UDP port that is picked
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken, err := net.ListenPacket("udp", free.Addr().String())
-	_ = free.Close()
+	taken, err := net.ListenPacket("udp", freeBoth(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func TestHTTP3TLS(t *testing.T) {
 	caFile := filepath.Join(dir, "clients.pem")
 	mine := clientCertificate(t, caFile, "agent.test")
 	block := fmt.Sprintf("cert_file = %q, key_file = %q, client_ca_file = %q, strict_sni = true, client_auth = ", certFile, keyFile, caFile)
-	s := secureSite(t, block+`"request"`+threeALPN, "")
+	s := threeSite(t, block+`"request"`, "")
 	g := gatewaytest.Start(t, s.String())
 	url := "https://" + g.Addr("tls")
 	get := func(change func(*tls.Config)) (serial string, err error) {
@@ -265,8 +266,8 @@ func TestHTTP3TLS(t *testing.T) {
 // TestHTTP3Connections: connections of QUIC are among those that max_connections counts.
 func TestHTTP3Connections(t *testing.T) {
 	certFile, keyFile := certificate(t, t.TempDir())
-	s := secureSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)+threeALPN, "")
-	g := gatewaytest.Start(t, strings.Replace(s.String(), `0.1:0"`, `0.1:0", max_connections = 3`, 1))
+	s := threeSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile), "")
+	g := gatewaytest.Start(t, strings.Replace(s.String(), `, tls {`, `, max_connections = 3, tls {`, 1))
 	url := "https://" + g.Addr("tls")
 	for i := range 3 {
 		if _, _, err := fetch(http3Client(t, nil), url); err != nil {
@@ -285,7 +286,7 @@ func TestHTTP3Connections(t *testing.T) {
 func TestHTTP3Shutdown(t *testing.T) {
 	certFile, keyFile := certificate(t, t.TempDir())
 	began, release := make(chan struct{}, 1), make(chan struct{})
-	s := secureSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)+threeALPN, "")
+	s := threeSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile), "")
 	s.backends = []string{slowBackend(t, began, release)}
 	g := gatewaytest.Start(t, s.String())
 	url := "https://" + g.Addr("tls")
@@ -313,7 +314,7 @@ func TestHTTP3Upgrade(t *testing.T) {
 	dir := installed(t, "v1")
 	certFile, keyFile := certificate(t, dir)
 	began, release := make(chan struct{}, 1), make(chan struct{})
-	s := secureSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)+threeALPN, "")
+	s := threeSite(t, fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile), "")
 	s.extra = "routers \"slow\" {\n rule = \"PathPrefix(`/slow`)\"\n service = \"slow\"\n}\nservices \"slow\" { load_balancer { servers { url = \"" +
 		slowBackend(t, began, release) + "\" } } }"
 	old := gatewaytest.Run(t, filepath.Join(dir, "sluice"), "-c", configured(t, dir, s), "--log-format", "json")

@@ -64,8 +64,6 @@ entrypoints "tls" { address = "127.0.0.1:0", tls { cert_file = "` + certFile + `
 		backends: []string{b.URL},
 	}.String())
 	web := g.Addr("web")
-	idle := gatewaytest.Dial(t, web)
-	idle.Get("/")
 	sse := gatewaytest.Dial(t, web)
 	sse.Send("GET /sse HTTP/1.1\r\nHost: x\r\n\r\n")
 	streams := map[string]io.ReadCloser{"h1": sse.Response().Body}
@@ -90,7 +88,9 @@ entrypoints "tls" { address = "127.0.0.1:0", tls { cert_file = "` + certFile + `
 		}
 		streams[name] = resp.Body
 	}
-	gatewaytest.Until(t, "the upload is dispatched", func() bool { return b.Seen.Load() == 6 })
+	gatewaytest.Until(t, "the upload is dispatched", func() bool { return b.Seen.Load() == 5 })
+	idle := gatewaytest.Dial(t, web) // the last to come is the last to be told of the drain
+	idle.Get("/")
 
 	begin(g)
 	draining(t, g)

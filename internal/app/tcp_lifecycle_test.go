@@ -89,11 +89,11 @@ func TestTCPDrain(t *testing.T) {
 		g := gatewaytest.Start(t, streams("", "", "", "tcp://"+addr))
 		c := dialTCP(t, g.Addr("db"))
 		say(t, c, "x")
-		g.Apply("shutdown_timeout_secs = 1\n" + site{backends: []string{"http://" + addr}}.String())
+		g.Apply("shutdown_timeout_secs = 5\n" + site{backends: []string{"http://" + addr}}.String())
 		if s := say(t, c, "late"); s != "a late" {
 			t.Errorf("after the entrypoint is gone: %q", s)
 		}
-		_ = over(t, c) // a second later
+		_ = over(t, c) // at the deadline
 	})
 }
 
@@ -168,12 +168,14 @@ func TestTCPResetAfterEnd(t *testing.T) {
 	c := dialTCP(t, g.Addr("db"))
 	_ = c.SetReadBuffer(4 << 10) // most of it waits in the gateway's socket
 	_, _ = io.WriteString(c, "go")
-	for range 6 { // the backend's end has come soon; its reset is found by writing to it, or by the clock
+	pause := 2 * time.Second // the backend's end has come by then; its reset is found by writing to it, or by the clock
+	for range 6 {
 		select {
-		case <-time.After(150 * time.Millisecond):
+		case <-time.After(pause):
 		case <-t.Context().Done():
 		}
 		_, _ = io.WriteString(c, "more")
+		pause = 150 * time.Millisecond
 	}
 	if b, err := io.ReadAll(c); len(b) != size || err != nil {
 		t.Errorf("%d bytes, %v", len(b), err)

@@ -231,7 +231,7 @@ func TestTCPEndWithBytes(t *testing.T) {
 		if b, err := io.ReadAll(c); string(b) != "ping" || err != nil {
 			t.Fatalf("%q, %v", b, err)
 		}
-		if d := time.Since(began); d > time.Second {
+		if d := time.Since(began); d > 5*time.Second {
 			t.Fatalf("took %v", d)
 		}
 		_ = c.Close()
@@ -362,14 +362,14 @@ func TestTCPIdle(t *testing.T) {
 				return
 			}
 			select {
-			case <-time.After(150 * time.Millisecond):
+			case <-time.After(400 * time.Millisecond):
 			case <-t.Context().Done():
 				return
 			}
 		}
 		_, _ = c.Read(make([]byte, 1))
 	})
-	g := gatewaytest.Start(t, streams(`tcp_idle_timeout = "400ms"`, "", "", "tcp://"+addr))
+	g := gatewaytest.Start(t, streams(`tcp_idle_timeout = "3s"`, "", "", "tcp://"+addr))
 	c := dialTCP(t, g.Addr("db"))
 	b, err := io.ReadAll(c)
 	if string(b) != strings.Repeat("tick", 10) || err != nil {

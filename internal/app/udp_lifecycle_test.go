@@ -16,17 +16,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
-// freeUDP is an address whose port of datagrams nobody has.
-func freeUDP(t testing.TB) string {
-	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	return c.LocalAddr().String()
-}
-
 // freeBoth is an address whose port nobody has, neither of datagrams nor of connections.
 func freeBoth(t *testing.T) string {
 	t.Helper()
@@ -57,7 +46,7 @@ func newTraffic(t testing.TB, addr string, clients int) *traffic {
 			b := make([]byte, 64)
 			for n := 0; !w.stop.Load(); n++ {
 				text := fmt.Sprintf("%d.%d", i, n)
-				_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+				_ = c.SetReadDeadline(time.Now().Add(gatewaytest.Patience))
 				_, err := c.Write([]byte(text))
 				var k int
 				if err == nil {
@@ -91,14 +80,14 @@ func TestUDPReload(t *testing.T) {
 	var seen counted
 	a := udpBackend(t, "127.0.0.1:0", func(b []byte, from net.Addr) []byte { seen.from(from); return b })
 	other := udpBackend(t, "127.0.0.1:0", says("other "))
-	at := freeUDP(t)
-	g := gatewaytest.Start(t, datagrams(at, brief, "", a))
+	at := freeBoth(t)
+	g := gatewaytest.Start(t, datagrams(at, lasting, "", a))
 	w := newTraffic(t, at, 8)
 	defer w.end()
 	for i := range 10 {
 		w.more(t, 200)
 		// Another timeout, another strategy, another rule, a backend more that gets nothing yet.
-		text := datagrams(at, fmt.Sprintf("udp_session_timeout_secs = %d", 1+i%2), fmt.Sprintf("strategy = %q", []string{"random", "round-robin"}[i%2]), a)
+		text := datagrams(at, fmt.Sprintf("udp_session_timeout_secs = %d", 60+i%2), fmt.Sprintf("strategy = %q", []string{"random", "round-robin"}[i%2]), a)
 		g.Apply(strings.Replace(text, "service     = \"s\"", fmt.Sprintf("service = \"s\", rule = \"ClientIP(`127.0.0.%d/8`)\"", i), 1))
 	}
 	w.more(t, 200)
@@ -110,21 +99,23 @@ func TestUDPReload(t *testing.T) {
 
 	c := dialUDP(t, at)
 	ping(t, c, "x")
-	g.Apply(datagrams(at, brief, "", other))
+	g.Apply(datagrams(at, lasting, "", other))
 	if got := ping(t, c, "x"); got != "other x" {
 		t.Errorf("with its backend gone from the configuration, a client is answered %q", got)
 	}
 	g.Apply("shutdown_timeout_secs = 1\n" + site{backends: []string{"http://" + freeAddress(t)}}.String())
-	for n := 0; n < 9+1; n++ { // eight of the traffic, which are idle or moved on, and two of c
+	for n := 0; n < 9+1; n++ { // eight of the traffic, which have moved on, and two of c
 		if l := g.Lines.Next(t); l.Text("outcome") != "ok" && l.Text("outcome") != "drained" {
 			t.Error(l)
 		}
 	}
-	if free, err := net.ListenPacket("udp", at); err != nil {
-		t.Errorf("the address of the removed entrypoint: %v", err)
-	} else {
-		_ = free.Close()
-	}
+	gatewaytest.Until(t, "the address of the removed entrypoint is free", func() bool {
+		free, err := net.ListenPacket("udp", at)
+		if err == nil {
+			_ = free.Close()
+		}
+		return err == nil
+	})
 }
 
 // A drain lets sessions go on until they are idle, takes no new client, and ends what is left at its deadline.
@@ -132,7 +123,8 @@ func TestUDPDrain(t *testing.T) {
 	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	t.Run("idle", func(t *testing.T) {
-		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", "udp_session_timeout_secs = 3", "", b))
+		text := datagrams("127.0.0.1:0", "udp_session_timeout_secs = 3", "", b)
+		g := gatewaytest.Start(t, strings.Replace(text, "shutdown_timeout_secs = 0", "shutdown_timeout_secs = 30", 1))
 		at := g.Addr("u")
 		c := dialUDP(t, at)
 		ping(t, c, "x")
@@ -156,7 +148,7 @@ func TestUDPDrain(t *testing.T) {
 		}
 	})
 	t.Run("forced", func(t *testing.T) {
-		g := gatewaytest.Start(t, "shutdown_timeout_secs = 0\n"+datagrams("127.0.0.1:0", "udp_session_timeout_secs = 60", "", b))
+		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, "", b))
 		ping(t, dialUDP(t, g.Addr("u")), "x")
 		begin(g)
 		ended(t, g)
@@ -181,7 +173,7 @@ func TestUDPUpgrade(t *testing.T) {
 	dir := installed(t, "v1")
 	install(t, "v2", filepath.Join(dir, "next"))
 	path := filepath.Join(dir, "gateway.acl")
-	if err := os.WriteFile(path, []byte(datagrams("127.0.0.1:0", "udp_session_timeout_secs = 2", "", backends...)), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(datagrams("127.0.0.1:0", "udp_session_timeout_secs = 8", "", backends...)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	old := gatewaytest.Run(t, filepath.Join(dir, "sluice"), "-c", path, "--log-format", "json")
@@ -223,7 +215,7 @@ func TestUDPBesideTCP(t *testing.T) {
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	tcp := tcpBackend(t, echoes("t"))
 	at := freeBoth(t)
-	both := datagrams(at, brief, "", b) + fmt.Sprintf("entrypoints \"t\" { address = %q, protocol = \"tcp\" }\nrouters \"t\" { rule = \"HostSNI(`*`)\", service = \"t\" }\nservices \"t\" { load_balancer { servers { url = %q } } }\n", at, "tcp://"+tcp)
+	both := datagrams(at, "udp_session_timeout_secs = 3", "", b) + fmt.Sprintf("entrypoints \"t\" { address = %q, protocol = \"tcp\" }\nrouters \"t\" { rule = \"HostSNI(`*`)\", service = \"t\" }\nservices \"t\" { load_balancer { servers { url = %q } } }\n", at, "tcp://"+tcp)
 	g := gatewaytest.Start(t, both)
 	if got := ping(t, dialUDP(t, at), "x"); got != "ax" {
 		t.Error(got)
@@ -237,7 +229,7 @@ func TestUDPBesideTCP(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), gatewaytest.Patience)
 	defer cancel()
-	if err := g.ReloadText(ctx, datagrams(at, brief, "", b)); err != nil {
+	if err := g.ReloadText(ctx, datagrams(at, lasting, "", b)); err != nil {
 		t.Fatal(err)
 	}
 	if got := ping(t, dialUDP(t, at), "x"); got != "ax" {

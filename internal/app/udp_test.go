@@ -14,13 +14,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
-// datagrams is a configuration of a udp entrypoint "u" at an address, with the given keys, in front of backends.
+// datagrams is a configuration of a udp entrypoint "u" at an address, with the given keys, in front of backends. Who is told
+// to stop does not wait for sessions.
 func datagrams(at, keys, serviceKeys string, backends ...string) string {
 	var servers strings.Builder
 	for _, b := range backends {
 		fmt.Fprintf(&servers, "    servers { url = \"udp://%s\" }\n", b)
 	}
-	return fmt.Sprintf(`entrypoints "u" {
+	return fmt.Sprintf(`shutdown_timeout_secs = 0
+entrypoints "u" {
   address  = %q
   protocol = "udp"
   %s
@@ -38,8 +40,8 @@ management { enabled = true, address = "127.0.0.1:0", auth_token_env = "" }
 `, at, keys, servers.String(), serviceKeys)
 }
 
-// brief has sessions end soon, so that a test's end need not wait for them.
-const brief = "udp_session_timeout_secs = 1"
+// lasting has sessions outlive whatever holds a test up.
+const lasting = "udp_session_timeout_secs = 60"
 
 // udpBackend answers each datagram with what a func makes of it; nil is silence.
 func udpBackend(t testing.TB, at string, answer func(b []byte, from net.Addr) []byte) string {
@@ -138,7 +140,7 @@ func TestUDPSizes(t *testing.T) {
 	t.Parallel()
 	for _, ip := range []string{"127.0.0.1", "[::1]"} {
 		t.Run(ip, func(t *testing.T) {
-			g := gatewaytest.Start(t, datagrams(ip+":0", brief, "", udpBackend(t, ip+":0", says(""))))
+			g := gatewaytest.Start(t, datagrams(ip+":0", lasting, "", udpBackend(t, ip+":0", says(""))))
 			c := dialUDP(t, g.Addr("u"))
 			for _, size := range []int{0, 1, 1472, 1473, 9000, 65507} {
 				text := strings.Repeat("x", size)
@@ -155,7 +157,7 @@ func TestUDPSizes(t *testing.T) {
 func TestUDPAddresses(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"127.0.0.1:0", "[::1]:0"} {
-		g := gatewaytest.Start(t, datagrams(":0", brief, "", udpBackend(t, backend, says("a"))))
+		g := gatewaytest.Start(t, datagrams(":0", lasting, "", udpBackend(t, backend, says("a"))))
 		_, port, _ := net.SplitHostPort(g.Addr("u"))
 		for _, ip := range []string{"127.0.0.1", "127.0.0.2", "127.1.2.3", "::1"} {
 			c := dialUDP(t, net.JoinHostPort(ip, port)) // connected: what comes from elsewhere is not read
@@ -185,7 +187,7 @@ func TestUDPAddresses(t *testing.T) {
 func TestUDPRecord(t *testing.T) {
 	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
-	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", b))
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", "udp_session_timeout_secs = 5", "", b))
 	c := dialUDP(t, g.Addr("u"))
 	for range 3 {
 		ping(t, c, "four")
@@ -199,6 +201,7 @@ func TestUDPRecord(t *testing.T) {
 			t.Errorf("%s is %s, not %s", k, got, want)
 		}
 	}
+	gatewaytest.Until(t, "its place is free", func() bool { return g.Residue().Connections == 0 })
 	m := scrape(t, g)
 	for name, want := range map[string]float64{
 		`gateway_udp_sessions_total{entrypoint="u",outcome="ok"}`: 1, `gateway_udp_bytes_total{direction="in",entrypoint="u"}`: 12,
@@ -226,7 +229,7 @@ func TestKF_L4_05_SessionTimeout(t *testing.T) {
 		}
 		return b
 	})
-	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", "udp_session_timeout_secs = 3", "", b))
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", "udp_session_timeout_secs = 10", "", b))
 	c := dialUDP(t, g.Addr("u"))
 	if got := ping(t, c, "slow"); got != "slow" {
 		t.Errorf("%q", got)
@@ -235,9 +238,9 @@ func TestKF_L4_05_SessionTimeout(t *testing.T) {
 
 	var oneWay counted
 	silent := udpBackend(t, "127.0.0.1:0", func(_ []byte, from net.Addr) []byte { oneWay.from(from); return nil })
-	g = gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", silent))
+	g = gatewaytest.Start(t, datagrams("127.0.0.1:0", "udp_session_timeout_secs = 4", "", silent))
 	c = dialUDP(t, g.Addr("u"))
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(250 * time.Millisecond) // twenty are longer than the timeout
 	defer tick.Stop()
 	for range 20 {
 		<-tick.C
@@ -252,7 +255,7 @@ func TestKF_L4_05_SessionTimeout(t *testing.T) {
 func TestKF_L4_06_Affinity(t *testing.T) {
 	t.Parallel()
 	a, b := udpBackend(t, "127.0.0.1:0", says("a")), udpBackend(t, "127.0.0.1:0", says("b"))
-	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", a, b))
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, "", a, b))
 	total := map[string]int{}
 	for range 4 {
 		c := dialUDP(t, g.Addr("u"))
@@ -283,7 +286,7 @@ func TestKF_L4_06_Spread(t *testing.T) {
 			return []byte(name)
 		}))
 	}
-	const spread = brief + "\n  udp_balance = \"datagram\""
+	const spread = lasting + "\n  udp_balance = \"datagram\""
 	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", spread, "", backends...))
 	c := dialUDP(t, g.Addr("u"))
 	total := map[string]int{}
@@ -293,7 +296,7 @@ func TestKF_L4_06_Spread(t *testing.T) {
 	if total["a"] != 500 || total["b"] != 500 || sources[0].sources() != 1 || sources[1].sources() != 1 {
 		t.Errorf("datagrams are divided as %v, from %d and %d sockets", total, sources[0].sources(), sources[1].sources())
 	}
-	g.Apply(datagrams("127.0.0.1:0", brief, "", backends...))
+	g.Apply(datagrams("127.0.0.1:0", "udp_session_timeout_secs = 5", "", backends...))
 	clear(total)
 	for range 10 {
 		total[ping(t, c, "x")]++
@@ -311,12 +314,7 @@ func TestKF_L4_06_Spread(t *testing.T) {
 // Where each datagram is balanced, a backend that refuses them costs none.
 func TestUDPSpreadRefused(t *testing.T) {
 	b := udpBackend(t, "127.0.0.1:0", says("b"))
-	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = gone.Close()
-	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief+"\n  udp_balance = \"datagram\"", "", gone.LocalAddr().String(), b))
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting+"\n  udp_balance = \"datagram\"", "", freeBoth(t), b))
 	c := dialUDP(t, g.Addr("u"))
 	for i := range 50 {
 		if got := ping(t, c, fmt.Sprint(i)); got != "b"+fmt.Sprint(i) {
@@ -330,14 +328,9 @@ func TestUDPSpreadRefused(t *testing.T) {
 func TestKF_L4_07_ClosedPort(t *testing.T) {
 	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", func(b []byte, _ net.Addr) []byte { return b })
-	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := gone.LocalAddr().String()
-	_ = gone.Close()
+	closed := freeBoth(t)
 	t.Run("checked", func(t *testing.T) {
-		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, `health_check { interval = "100ms", unhealthy_threshold = 1 }`, closed, b))
+		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, `health_check { interval = "100ms", unhealthy_threshold = 1 }`, closed, b))
 		gatewaytest.Until(t, "the checks have told", func() bool {
 			m := scrape(t, g)
 			return strings.Contains(m, `gateway_backend_healthy`) && strings.Contains(g.Process.String(), `backend is unhealthy`) &&
@@ -350,7 +343,7 @@ func TestKF_L4_07_ClosedPort(t *testing.T) {
 		}
 	})
 	t.Run("found out", func(t *testing.T) {
-		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", closed, b))
+		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, "", closed, b))
 		c := dialUDP(t, g.Addr("u"))
 		if got := ping(t, c, "first"); got != "first" {
 			t.Error(got)
@@ -368,7 +361,7 @@ func TestKF_L4_07_ClosedPort(t *testing.T) {
 		}
 	})
 	t.Run("nobody is left", func(t *testing.T) {
-		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", closed))
+		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, "", closed))
 		send(t, dialUDP(t, g.Addr("u")), "x")
 		gatewaytest.Until(t, "it is dropped", func() bool { return dropped(t, g, "unreachable") == 1 })
 		for range 3 { // tries
@@ -382,14 +375,14 @@ func TestKF_L4_07_ClosedPort(t *testing.T) {
 // At udp_max_sessions datagrams of new clients are dropped and counted; those of known ones go on.
 func TestUDPFull(t *testing.T) {
 	t.Parallel()
-	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief+", udp_max_sessions = 2", "", udpBackend(t, "127.0.0.1:0", says("a"))))
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", "udp_session_timeout_secs = 5, udp_max_sessions = 2", "", udpBackend(t, "127.0.0.1:0", says("a"))))
 	one, two, three := dialUDP(t, g.Addr("u")), dialUDP(t, g.Addr("u")), dialUDP(t, g.Addr("u"))
 	ping(t, one, "x")
 	ping(t, two, "x")
 	send(t, three, "x")
 	gatewaytest.Until(t, "the third is dropped", func() bool { return dropped(t, g, "sessions_full") == 1 })
 	ping(t, one, "x")
-	g.Lines.Next(t)
+	gatewaytest.Until(t, "a place is free", func() bool { return g.Residue().Connections < 2 })
 	if got := ping(t, three, "y"); got != "ay" {
 		t.Error(got)
 	}
@@ -399,7 +392,7 @@ func TestUDPFull(t *testing.T) {
 func TestUDPDropped(t *testing.T) {
 	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
-	text := datagrams("127.0.0.1:0", brief, "", b)
+	text := datagrams("127.0.0.1:0", lasting, "", b)
 	g := gatewaytest.Start(t, strings.Replace(text, "service     = \"s\"", "service = \"s\", rule = \"ClientIP(`10.0.0.0/8`)\"", 1))
 	c := dialUDP(t, g.Addr("u"))
 	send(t, c, "x")
@@ -411,7 +404,7 @@ func TestUDPDropped(t *testing.T) {
 	gatewaytest.Until(t, "it is dropped", func() bool { return dropped(t, g, "no_backend") == 1 })
 	g.Stop()
 
-	g = gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", "no.such.name.invalid:53"))
+	g = gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, "", "no.such.name.invalid:53"))
 	send(t, dialUDP(t, g.Addr("u")), "x")
 	if l := g.Lines.Next(t); l.Text("outcome") != "failed" || l.Text("error_code") != "dns_failed" {
 		t.Error(l)
@@ -426,7 +419,7 @@ func TestUDPNameServer(t *testing.T) {
 	t.Parallel()
 	b := gatewaytest.NewBIND(t, "zone.test")
 	_, port, _ := net.SplitHostPort(b.Address)
-	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", brief, "", "localhost:"+port, "127.0.0.1:"+port))
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, "", "localhost:"+port, "127.0.0.1:"+port))
 	for i := range 50 {
 		m := new(dns.Msg)
 		m.SetQuestion(fmt.Sprintf("n%d.zone.test.", i), dns.TypeA)

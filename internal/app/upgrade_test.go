@@ -109,7 +109,9 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	ws.Response()
 	idle := gatewaytest.Dial(t, web)
 	idle.Get("/")
-	gatewaytest.Until(t, "all are dispatched", func() bool { return b.Seen.Load() == 4 })
+	last := gatewaytest.Dial(t, web) // the last to come is the last to be told of the drain
+	last.Get("/")
+	gatewaytest.Until(t, "all are dispatched", func() bool { return b.Seen.Load() == 5 })
 
 	var stop atomic.Bool
 	var served atomic.Int64
@@ -126,6 +128,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	if n := served.Load(); n == 0 {
 		t.Error("no load")
 	}
+	gatewaytest.Until(t, "the old process drains", func() bool { resp, _ := last.Get("/"); return resp.Close })
 	before := served.Load()
 	gatewaytest.Until(t, "the new process is under load", func() bool { return served.Load() > before+200 })
 	b.Tick()
@@ -148,7 +151,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	if err != nil || strings.Count(string(events), "data:") < 2 {
 		t.Errorf("stream: %q %v", events, err)
 	}
-	for _, c := range []*gatewaytest.Client{ws, upload, idle, sse} {
+	for _, c := range []*gatewaytest.Client{ws, upload, idle, last, sse} {
 		c.Close()
 	}
 	if code, err := old.Ended(gatewaytest.Patience); code != 0 || err != nil {

@@ -46,6 +46,9 @@ func TestViaProxy(t *testing.T) {
 					t.Fatalf("%d %q", res.StatusCode, body)
 				}
 			}
+			gatewaytest.Until(t, "a health check has come through", func() bool {
+				return strings.Contains(g.Process.String(), "passed its first health check")
+			})
 			g.Stop()
 			for _, of := range []string{"a health check", "the requests"} { // in either order: whose connection ends first is open
 				if line := proxy.Lines.Next(t); line.Text("host") != "localhost:"+port || line.Number("status") != 200 {

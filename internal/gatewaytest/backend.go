@@ -148,7 +148,7 @@ func Dial(t testing.TB, addr string) *Client {
 // NewClient wraps a connection of any network.
 func NewClient(t testing.TB, c net.Conn) *Client {
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(2 * Patience))
+	_ = c.SetDeadline(time.Now().Add(5 * Patience)) // for all that it is used for
 	return &Client{Conn: c, R: bufio.NewReader(c), t: t}
 }
 

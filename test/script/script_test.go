@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -61,7 +62,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"start": start, "signal": sendSignal, "ended": ended, "await": await, "get": get, "stream": stream, "whole": whole, "gone": gone, "exits": exits,
+			"start": start, "signal": sendSignal, "ended": ended, "await": await, "get": get, "refused": refused, "stream": stream, "whole": whole, "open": open, "gone": gone, "exits": exits,
 		},
 	})
 }
@@ -196,14 +197,18 @@ func ended(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// await NAME PATTERN waits until what a process printed on standard error matches.
+// await NAME|FILE PATTERN waits until what a process printed on standard error matches, or what a file holds.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
-		ts.Fatalf("usage: await NAME PATTERN")
+		ts.Fatalf("usage: await NAME|FILE PATTERN")
+	}
+	file := args[0]
+	if ts.Value(processesKey).(map[string]*process)[file] != nil {
+		file += ".err"
 	}
 	pattern, err := regexp.Compile("(?m)" + args[1])
 	ts.Check(err)
-	until(ts, args[0]+" prints "+args[1], func() bool { return pattern.MatchString(ts.ReadFile(args[0] + ".err")) })
+	until(ts, file+" has "+args[1], func() bool { return pattern.MatchString(ts.ReadFile(file)) })
 }
 
 // get FILE URL [STATUS] sends a request and writes head and body of the answer to a file.
@@ -231,6 +236,20 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	if want := append(args, "200")[2]; fmt.Sprint(resp.StatusCode) != want {
 		ts.Fatalf("status %d, want %s: %s", resp.StatusCode, want, b.String())
 	}
+}
+
+// refused ADDRESS waits until nobody can connect any more.
+func refused(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: refused ADDRESS")
+	}
+	until(ts, args[0]+" refuses", func() bool {
+		c, err := net.DialTimeout("tcp", args[0], patience)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
 }
 
 // answer is a streamed response that is being read.
@@ -264,15 +283,33 @@ func stream(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Value(answersKey).(map[string]*answer)[args[0]] = a
 }
 
+// streamed is the answer of a name.
+func streamed(ts *testscript.TestScript, name string) *answer {
+	a := ts.Value(answersKey).(map[string]*answer)[name]
+	if a == nil {
+		ts.Fatalf("there is no stream %s", name)
+	}
+	return a
+}
+
+// open NAME wants a stream that has not ended yet.
+func open(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: open NAME")
+	}
+	select {
+	case <-streamed(ts, args[0]).read:
+		ts.Fatalf("%s has ended", args[0])
+	default:
+	}
+}
+
 // whole NAME waits for the end of a stream and wants all of it; `! whole` wants it cut.
 func whole(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: whole NAME")
 	}
-	a := ts.Value(answersKey).(map[string]*answer)[args[0]]
-	if a == nil {
-		ts.Fatalf("there is no stream %s", args[0])
-	}
+	a := streamed(ts, args[0])
 	select {
 	case <-a.read:
 	case <-time.After(patience):

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -179,7 +180,30 @@ func (g *gateway) upgrade() error {
 	if own < 20 {
 		return errors.New("the old process goes on answering for management")
 	}
+	// As long as it holds the sockets clients may come to it, and none is refused where the new one has closed its own.
+	for old, end := g.retired[len(g.retired)-1], time.Now().Add(patience); listens(old); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("the old process %d goes on listening", old)
+		}
+	}
 	return nil
+}
+
+// listens reports whether a process holds a listening socket of IPv4; one that has ended does not.
+func listens(pid int) bool {
+	table, _ := os.ReadFile("/proc/net/tcp")
+	listening := make(map[string]bool) // as descriptors name them
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" {
+			listening["socket:["+f[9]+"]"] = true
+		}
+	}
+	folder := fmt.Sprintf("/proc/%d/fd/", pid)
+	entries, _ := os.ReadDir(folder)
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		target, _ := os.Readlink(folder + e.Name())
+		return listening[target]
+	})
 }
 
 // descriptors tells what the process that serves holds open, each kind with its number.
