@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -125,8 +126,13 @@ func TestRenewalOfAnExpiredCertificate(t *testing.T) {
 	a := settings(t, p, "expired.test")
 	i := newInstance(t, a, p.TLSPort)
 	i.source.Start()
-	old := i.await(t, "expired.test", p.Root(), nil)
+	i.await(t, "expired.test", p.Root(), nil)
 	i.stop(t)
+	block, _ := pem.Decode(find(t, a.StoragePath, ".crt")) // by now it may be another one
+	old, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
 	gatewaytest.Until(t, "it has ended", func() bool { return time.Now().After(old.NotAfter) })
 	i = newInstance(t, a, p.TLSPort)
 	if leaf, _ := i.leaf(t, "expired.test", nil); leaf.SerialNumber.Cmp(old.SerialNumber) != 0 {

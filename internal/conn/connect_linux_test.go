@@ -36,7 +36,7 @@ func TestConnectSocket(t *testing.T) {
 			}
 			defer l.Close()
 			to := l.Addr().(*net.TCPAddr).AddrPort()
-			raw, err := conn.Connect(t.Context(), streamSocket(t, c.family), to, time.Second)
+			raw, err := conn.Connect(t.Context(), streamSocket(t, c.family), to, 20*time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,12 +61,8 @@ func TestConnectSocket(t *testing.T) {
 }
 
 func TestConnectSocketFails(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	to := l.Addr().(*net.TCPAddr).AddrPort()
-	_ = l.Close()
+	held, to := taken(t) // nobody else can listen there
+	defer func() { _ = unix.Close(held) }()
 	if c, err := conn.Connect(t.Context(), streamSocket(t, unix.AF_INET), to, 0); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("where nobody listens: %v, %v", c, err)
 	}
@@ -83,22 +79,31 @@ func TestConnectSocketFails(t *testing.T) {
 	}
 }
 
-// backlogged is an address whose kernel takes no more connections, so that connecting waits.
-func backlogged(t *testing.T) (at netip.AddrPort, done func()) {
+// taken is a socket that listens nowhere, and its address.
+func taken(t *testing.T) (fd int, at netip.AddrPort) {
 	t.Helper()
-	fd := streamSocket(t, unix.AF_INET)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+	fd = streamSocket(t, unix.AF_INET)
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*unix.SockaddrInet4).Port))
+	return fd, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(sa.(*unix.SockaddrInet4).Port))
+}
+
+// backlogged is an address whose kernel takes no more connections, so that connecting waits.
+func backlogged(t *testing.T) (at netip.AddrPort, done func()) {
+	t.Helper()
+	fd, at := taken(t)
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
 	fds := []int{fd}
 	for range 4 {
 		c := streamSocket(t, unix.AF_INET)
-		_ = unix.Connect(c, sa)
+		_ = unix.Connect(c, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
 		fds = append(fds, c)
 	}
 	return at, func() {

@@ -241,21 +241,21 @@ func TestRelayRawHalfClosedUnbounded(t *testing.T) {
 	b, b2 := socketPair(t)
 	guard := new(conn.Alarm)
 	guard.Bind(clock)
-	pace := conn.Pace{Guard: guard, Idle: 2 * conn.Tick}
+	pace := conn.Pace{Guard: guard, Idle: 10 * conn.Tick} // in which the relay has to see the end of one side
+	_ = a.CloseWrite()
 	guard.Arm(interrupts{a2, b2}, pace.Idle)
 	visited := &expiry{Alarm: guard}
 	clock.Add(visited)
 	defer clock.Remove(visited)
 	done := make(chan conn.Relayed, 1)
 	go func() { done <- conn.Relay(a2, b2, pace) }()
-	_ = a.CloseWrite()
 	if _, err := b.Read(make([]byte, 1)); err != io.EOF {
 		t.Fatal(err)
 	}
 	select {
 	case r := <-done:
 		t.Fatalf("ended: %+v", r)
-	case <-time.After(8 * conn.Tick):
+	case <-time.After(16 * conn.Tick):
 	}
 	_, _ = io.WriteString(b, "late")
 	_ = b.CloseWrite()

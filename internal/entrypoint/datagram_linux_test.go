@@ -413,7 +413,7 @@ func TestDatagramDrainOrder(t *testing.T) {
 		entrypoint.DrainLoop(s, "u", first)
 		until(t, func() bool { return s.Stats()[0].Open == 0 })
 		entrypoint.DrainLoop(s, "u", 1-first)
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := contextWithPatience()
 		defer cancel()
 		if err := s.Wait(ctx); err != nil {
 			t.Errorf("the socket drained first, number %d, is still there: %v", first, err)
@@ -458,7 +458,7 @@ func (s *faultySession) Close(err error) {
 // A panic in a handler is counted, wherever it comes, and neither ends the process nor keeps a session's place.
 func TestDatagramPanics(t *testing.T) {
 	h := &faulty{toBackend: toBackend{addr: echoUDP(t)}}
-	s, at := datagramSet(t, &entrypoint.Datagrams{Handler: h, MaxSessions: 1, Timeout: time.Second}) // four looks at all sessions
+	s, at := datagramSet(t, &entrypoint.Datagrams{Handler: h, MaxSessions: 1, Timeout: 3 * time.Second}) // twelve looks at all sessions
 	c := udpClient(t, at, nil)
 	defer c.Close()
 	panics := func(n uint64) {

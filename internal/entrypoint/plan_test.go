@@ -13,17 +13,13 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
-// freeAddress gives an address that was free a moment ago.
+// freeAddress gives an address that is free, of a port that nobody gets who asks for any.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(t, 1)[0])
 }
 
 // dialText connects to an address in text form.

@@ -13,7 +13,7 @@ import (
 
 // A UDP socket of the entrypoint's name and address is taken over, one of another address is not.
 func TestPacketsInherited(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", freeAddress(t)) // free for UDP, too
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,13 +109,14 @@ func TestPackets(t *testing.T) {
 		}
 		return p
 	}
-	p := prepare(wanted{"web": secureOptions("127.0.0.1:0", false)})
+	address := freeAddress(t) // for UDP, too
+	p := prepare(wanted{"web": secureOptions(address, false)})
 	p.Commit()
 	p.Finish(0)
 	if _, n := d.last(); n != 0 {
 		t.Fatal("a UDP socket without need")
 	}
-	on, off := wanted{"web": secureOptions("127.0.0.1:0", true)}, wanted{"web": secureOptions("127.0.0.1:0", false)}
+	on, off := wanted{"web": secureOptions(address, true)}, wanted{"web": secureOptions(address, false)}
 
 	p = prepare(on)
 	q, _ := d.last()
@@ -167,7 +168,7 @@ func TestPackets(t *testing.T) {
 	}
 	second.Leave()
 
-	p = prepare(wanted{"other": secureOptions("127.0.0.1:0", true)})
+	p = prepare(wanted{"other": secureOptions(freeAddress(t), true)})
 	p.Abort()
 
 	p = prepare(off)

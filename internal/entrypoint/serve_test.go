@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 func TestServesEveryKindOfAddress(t *testing.T) {
@@ -52,10 +54,10 @@ func TestServesEveryKindOfAddress(t *testing.T) {
 func TestFamiliesShareAPort(t *testing.T) {
 	s := newSet(t, entrypoint.Setup{})
 	srv := newLines()
-	apply(t, s, wanted{"six": {Address: "[::]:0", HTTP: srv.serve}})
-	_, port, _ := net.SplitHostPort(s.Addr("six").String())
+	port := strconv.Itoa(gatewaytest.FreePorts(t, 1)[0])
+	apply(t, s, wanted{"six": {Address: "[::]:" + port, HTTP: srv.serve}})
 	apply(t, s, wanted{
-		"six":  {Address: "[::]:0", HTTP: srv.serve},
+		"six":  {Address: "[::]:" + port, HTTP: srv.serve},
 		"four": {Address: "0.0.0.0:" + port, HTTP: srv.serve},
 	})
 	mustDial(t, s.Addr("four")).want(t, "x", "four x")

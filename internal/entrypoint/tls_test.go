@@ -2,6 +2,7 @@ package entrypoint_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -127,20 +128,21 @@ func TestHandshakeFailures(t *testing.T) {
 		send string
 		// answered: the client is told in clear text, as far as that can be.
 		answered bool
+		timeout  time.Duration // 0: longer than the client waits
 	}{
-		"silent client":  {"", false},
-		"half a record":  {"\x16\x03\x01", false},
-		"not TLS":        {"\x00\x01\x02\x03\x04\x05\x06\x07", false},
-		"ssh":            {"SSH-2.0-OpenSSH_9.2\r\n", true},
-		"HTTP/1.1":       {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", true},
-		"HTTP/2 preface": {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", true},
-		"with a body":    {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n" + strings.Repeat("x", 20000), true},
+		"silent client":  {"", false, 100 * time.Millisecond},
+		"half a record":  {"\x16\x03\x01", false, 100 * time.Millisecond},
+		"not TLS":        {"\x00\x01\x02\x03\x04\x05\x06\x07", false, 0},
+		"ssh":            {"SSH-2.0-OpenSSH_9.2\r\n", true, 0},
+		"HTTP/1.1":       {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", true, 0},
+		"HTTP/2 preface": {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", true, 0},
+		"with a body":    {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n" + strings.Repeat("x", 20000), true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachMode(t, func(t *testing.T, setup entrypoint.Setup) {
 				s := newSet(t, setup)
 				apply(t, s, wanted{"web": {
-					Address: "127.0.0.1:0", HTTP: newLines().serve, TLS: testTLS, HandshakeTimeout: 100 * time.Millisecond,
+					Address: "127.0.0.1:0", HTTP: newLines().serve, TLS: testTLS, HandshakeTimeout: cmp.Or(c.timeout, 2*patience),
 				}})
 				conn := mustDial(t, s.Addr("web"))
 				if _, err := io.WriteString(conn, c.send); err != nil {

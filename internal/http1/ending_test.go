@@ -55,7 +55,7 @@ func TestLeftAlready(t *testing.T) {
 				}
 				start := time.Now()
 				s.srv.ServeConn(far, &s.live)
-				if d := time.Since(start); d > 2*time.Second {
+				if d := time.Since(start); d > 10*time.Second { // half of what the server would wait for more
 					t.Errorf("served for %v", d)
 				}
 			})

@@ -163,23 +163,32 @@ func TestPoolIdleTimeout(t *testing.T) {
 	near, far := conn.Pipe()
 	done := make(chan struct{})
 	go func() { defer close(done); serving("x")(far, bufio.NewReader(far), nil); far.Close() }()
+	clock, ticks := testClock(t), new(ticks)
+	ticks.count(t, clock)
 	p := http1.NewPool(http1.PoolConfig{
-		ConnectTimeout: time.Second, IdleTimeout: 300 * time.Millisecond, MaxIdle: 4,
+		ConnectTimeout: 10 * time.Second, IdleTimeout: 3 * conn.Tick, MaxIdle: 4,
 		Dial: func(context.Context) (net.Conn, error) { return near, nil },
-	}, testClock(t))
+	}, clock)
 	defer p.Close()
-	use(t, take(t, p, false))
-	if s := p.Stats(); s.Idle != 1 {
-		t.Fatalf("%+v", s)
-	}
+	c := take(t, p, false)
+	begun := ticks.n.Load()
+	use(t, c)
 	eventually(t, "the old one is dropped", func() bool { return p.Stats() == http1.Stats{} })
+	if d := ticks.n.Load() - begun; d < 3 {
+		t.Errorf("dropped after %d ticks", d)
+	}
 	<-done
 }
 
 // TestInterrupted: a connection whose wait was interrupted is not used again, even if its exchange was complete.
 func TestInterrupted(t *testing.T) {
 	eachBackend(t, func(t *testing.T, m backendMode) {
-		p := backends(t, m, testClock(t), http1.PoolConfig{}, serving("x"), func(_ peer, r *bufio.Reader, _ conn.Conn) { hold(r) })
+		asked := make(chan struct{})
+		p := backends(t, m, testClock(t), http1.PoolConfig{}, serving("x"), func(_ peer, r *bufio.Reader, _ conn.Conn) {
+			requestHead(r)
+			close(asked)
+			hold(r)
+		})
 		c := take(t, p.Pool, false)
 		fetch(c, "GET", plainGet, false, false)
 		c.Interrupt()
@@ -188,9 +197,14 @@ func TestInterrupted(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		c = take(t, p.Pool, false)
-		timer := time.AfterFunc(50*time.Millisecond, c.Interrupt)
-		defer timer.Stop()
+		var interrupting sync.WaitGroup
+		interrupting.Go(func() {
+			<-asked
+			time.Sleep(50 * time.Millisecond) // the client waits for the answer by then, or is about to
+			c.Interrupt()
+		})
 		g := fetch(c, "GET", plainGet, false, false)
+		interrupting.Wait()
 		if g.err == nil || errors.Is(g.err, exchange.ErrStale) || c.Progress() != exchange.Sent {
 			t.Errorf("%v, progress %d", g.err, c.Progress())
 		}
@@ -223,12 +237,7 @@ func TestEarlyResponse(t *testing.T) {
 }
 
 func TestDialErrors(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	free := l.Addr().String()
-	l.Close()
+	const free = "127.0.0.1:1"                     // nobody is given this port who asks for any
 	plain, err := net.Listen("tcp", "127.0.0.1:0") // answers TLS with something else
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +270,7 @@ func TestDialErrors(t *testing.T) {
 		"no time":        {http1.PoolConfig{Addr: free}, expired, conn.ErrConnect},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tc.cfg.ConnectTimeout, tc.cfg.IdleTimeout, tc.cfg.MaxIdle = 2*time.Second, time.Second, 1
+			tc.cfg.ConnectTimeout, tc.cfg.IdleTimeout, tc.cfg.MaxIdle = 10*time.Second, time.Second, 1
 			p := http1.NewPool(tc.cfg, testClock(t))
 			defer p.Close()
 			if _, err := p.Get(ask{tc.ctx}, false); !errors.Is(err, tc.want) {
@@ -284,7 +293,7 @@ func TestTLSVerification(t *testing.T) {
 			near, far := tcpPair(t)
 			done := make(chan struct{})
 			go func() { defer close(done); _ = tlsServer(far).Handshake(); far.Close() }()
-			p := http1.NewPool(http1.PoolConfig{TLS: func() *tls.Config { return cfg }, ConnectTimeout: 5 * time.Second, Dial: func(context.Context) (net.Conn, error) { return near, nil }}, testClock(t))
+			p := http1.NewPool(http1.PoolConfig{TLS: func() *tls.Config { return cfg }, ConnectTimeout: 10 * time.Second, Dial: func(context.Context) (net.Conn, error) { return near, nil }}, testClock(t))
 			defer p.Close()
 			if _, err := p.Get(ask{t.Context()}, false); !errors.Is(err, conn.ErrTLS) {
 				t.Errorf("%v", err)
@@ -311,7 +320,7 @@ func TestUnixBackend(t *testing.T) {
 	})
 	defer wg.Wait()
 	defer l.Close()
-	p := http1.NewPool(http1.PoolConfig{Addr: "unix:" + path, ConnectTimeout: time.Second, IdleTimeout: time.Minute, MaxIdle: 1}, testClock(t))
+	p := http1.NewPool(http1.PoolConfig{Addr: "unix:" + path, ConnectTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxIdle: 1}, testClock(t))
 	defer p.Close()
 	for i := range 3 {
 		c := take(t, p, false)

@@ -142,13 +142,16 @@ func TestFieldsStay(t *testing.T) {
 // TestPartialPreface has a connection that begins like HTTP/2 and then falls silent.
 func TestPartialPreface(t *testing.T) {
 	eachMode(t, func(t *testing.T, m mode) {
-		s := settings(exchange.HandlerFunc(echo))
-		s.HeaderTimeout = 200 * time.Millisecond
 		near, far := m.pair(t)
 		defer near.Close()
-		srv := http1.NewServer(s, testClock(t), func(conn.Conn, []byte, *drain.Tracker) { t.Error("handed over") })
+		srv := http1.NewServer(settings(exchange.HandlerFunc(echo)), testClock(t), func(conn.Conn, []byte, *drain.Tracker) { t.Error("handed over") })
 		done := make(chan struct{})
-		go func() { defer close(done); srv.ServeConn(far, nil) }()
+		var live drain.Tracker
+		go func() { defer close(done); srv.ServeConn(far, &live) }()
+		eventually(t, "the server knows the connection", func() bool { return live.Len() == 1 })
+		s := settings(exchange.HandlerFunc(echo))
+		s.HeaderTimeout = 200 * time.Millisecond // from the first byte on
+		srv.Update(s)
 		io.WriteString(near, "PRI * HT")
 		near.SetDeadline(time.Now().Add(10 * time.Second))
 		if a := readAnswer(t, bufio.NewReader(near), ""); a.StatusCode != 408 {

@@ -11,17 +11,24 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/http1"
 )
 
 func TestTimeouts(t *testing.T) {
 	const short = 200 * time.Millisecond
+	impatient := func() *http1.Settings {
+		s := settings(serveFunc(plainOK))
+		s.HeaderTimeout = short
+		return s
+	}
 	eachMode(t, func(t *testing.T, m mode) {
 		clock := testClock(t)
 		t.Run("head", func(t *testing.T) {
-			s := settings(serveFunc(plainOK))
-			s.HeaderTimeout = short
-			c := serve(t, m, clock, s).dial()
-			stop := trickle(c, "GET /a HTTP/1.1\r\nHost: h\r\nX-Slow: "+strings.Repeat("x", 1000))
+			s := serve(t, m, clock, settings(serveFunc(plainOK)))
+			c := s.dial()
+			eventually(t, "the server knows the connection", func() bool { return s.live.Len() == 1 })
+			s.srv.Update(impatient()) // not before: it holds for silence at the start, too
+			stop := trickle(c, conn100ms, "GET /a HTTP/1.1\r\nHost: h\r\nX-Slow: "+strings.Repeat("x", 1000))
 			defer stop()
 			r := bufio.NewReader(c)
 			if a := readAnswer(t, r, ""); a.StatusCode != 408 || !a.Close || !strings.Contains(a.body, "header_timeout") {
@@ -30,9 +37,12 @@ func TestTimeouts(t *testing.T) {
 			ended(t, r)
 		})
 		t.Run("head of the second request", func(t *testing.T) {
-			s := settings(serveFunc(plainOK))
-			s.HeaderTimeout = short
-			c := serve(t, m, clock, s).dial()
+			var s *site
+			s = serve(t, m, clock, settings(serveFunc(func(x *exchange.Exchange) error {
+				s.srv.Update(impatient()) // which the first request is not to feel
+				return plainOK(x)
+			})))
+			c := s.dial()
 			io.WriteString(c, get()+"GET /b HT")
 			r := bufio.NewReader(c)
 			readAnswer(t, r, "")
@@ -42,9 +52,7 @@ func TestTimeouts(t *testing.T) {
 			ended(t, r)
 		})
 		t.Run("silence at the start", func(t *testing.T) {
-			s := settings(serveFunc(plainOK))
-			s.HeaderTimeout = short
-			ended(t, serve(t, m, clock, s).dial())
+			ended(t, serve(t, m, clock, impatient()).dial())
 		})
 		t.Run("keep-alive", func(t *testing.T) {
 			s := settings(serveFunc(plainOK))
@@ -74,10 +82,10 @@ func TestTimeouts(t *testing.T) {
 		}
 		t.Run("a slow body that moves is no idle one", func(t *testing.T) {
 			s := settings(serveFunc(echo))
-			s.BodyIdleTimeout = 3 * conn100ms
+			s.BodyIdleTimeout = 3 * time.Second // which all of it outlasts, and no pause although the machine is busy
 			c := serve(t, m, clock, s).dial()
 			io.WriteString(c, post("Content-Length: 8"))
-			stop := trickle(c, "12345678")
+			stop := trickle(c, 6*conn100ms, "12345678")
 			defer stop()
 			if a := readAnswer(t, bufio.NewReader(c), ""); a.body != "12345678" {
 				t.Fatalf("%d %q", a.StatusCode, a.body)
@@ -111,12 +119,12 @@ func TestTimeouts(t *testing.T) {
 
 const conn100ms = 100 * time.Millisecond
 
-// trickle sends a byte each 100 ms until stopped.
-func trickle(w io.Writer, s string) (stop func()) {
+// trickle sends a byte at a time, with a pause behind each, until stopped.
+func trickle(w io.Writer, pause time.Duration, s string) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(conn100ms)
+		tick := time.NewTicker(pause)
 		defer tick.Stop()
 		for i := range len(s) {
 			if _, err := io.WriteString(w, s[i:i+1]); err != nil {
@@ -169,6 +177,10 @@ func TestBackPressure(t *testing.T) {
 	})
 }
 
+// departed is how many ticks a departure may take to be noticed: as many as are in a second, and some more in which the
+// goroutine that tells of it may be held up while the clock is not.
+const departed = 3 * ticksASecond
+
 // TestDeparture: FIN and RST end the exchange within a second, whatever it waits for.
 func TestDeparture(t *testing.T) {
 	leave := map[string]func(t *testing.T, m mode, c peer){
@@ -189,8 +201,7 @@ func TestDeparture(t *testing.T) {
 			for name, request := range cases {
 				t.Run(how+"/"+name, func(t *testing.T) {
 					t.Parallel()
-					started, took := make(chan struct{}, 4), make(chan int64, 4)
-					var left atomic.Int64
+					started, noticed := make(chan struct{}, 4), make(chan int64, 4)
 					c := serve(t, m, clock, settings(serveFunc(func(x *exchange.Exchange) error {
 						started <- struct{}{}
 						select {
@@ -200,14 +211,14 @@ func TestDeparture(t *testing.T) {
 						if x.Context().Err() == nil || !x.Gone() {
 							t.Error("not gone")
 						}
-						took <- ticks.n.Load() - left.Load()
+						noticed <- ticks.n.Load()
 						return nil
 					}))).dial()
 					io.WriteString(c, request)
 					<-started
-					left.Store(ticks.n.Load())
 					go_(t, m, c)
-					if d := <-took; d > ticksASecond {
+					left := ticks.n.Load() // of the time that leaving takes nothing counts
+					if d := <-noticed - left; d > departed {
 						t.Errorf("noticed after %d ticks of the clock", d)
 					}
 				})
@@ -238,10 +249,10 @@ func TestDeparture(t *testing.T) {
 						readAnswer(t, bufio.NewReader(c), "")
 					}
 					eventually(t, "the server knows the connection", func() bool { return s.live.Len() == 1 })
-					start := ticks.n.Load()
 					go_(t, m, c)
+					left := ticks.n.Load()
 					s.wg.Wait()
-					if d := ticks.n.Load() - start; d > ticksASecond {
+					if d := ticks.n.Load() - left; d > departed {
 						t.Errorf("noticed after %d ticks of the clock", d)
 					}
 				})

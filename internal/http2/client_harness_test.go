@@ -46,7 +46,7 @@ func begin(t testing.TB, c conn.Conn, set *http2.ClientSettings) *http2.ClientCo
 		cc.Close()
 		select {
 		case <-cc.Done():
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Error("the connection does not end")
 		}
 	})
@@ -97,7 +97,7 @@ func open(t testing.TB, cc *http2.ClientConn) *http2.ClientStream {
 	t.Helper()
 	select {
 	case <-cc.Ready():
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("no settings came")
 	}
 	s, ok := cc.Open()

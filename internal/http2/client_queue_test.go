@@ -39,7 +39,7 @@ func TestKF_H2G_04_TurnOfAHeadTooLate(t *testing.T) {
 	_ = srv.fr.WriteWindowUpdate(0, 2*size)
 	_ = srv.fr.WritePing(false, [8]byte{})
 	srv.await(xhttp2.FramePing) // the windows are known
-	_ = srv.c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = srv.c.SetDeadline(time.Now().Add(patience))
 	ask := func(s *http2.ClientStream) (sent chan struct{}, end chan error) {
 		sent, end = make(chan struct{}), make(chan error, 1)
 		go func() {
@@ -80,7 +80,7 @@ func TestKF_H2G_04_TurnOfAHeadTooLate(t *testing.T) {
 	<-cut
 	_ = srv.fr.WriteGoAway(3, xhttp2.ErrCodeNo, nil)
 	for start := time.Now(); cc.State().Usable; time.Sleep(time.Millisecond) {
-		if time.Since(start) > 5*time.Second {
+		if time.Since(start) > patience {
 			t.Fatal("GOAWAY is not heard")
 		}
 	}
@@ -110,7 +110,7 @@ func TestKF_H2G_04_TurnOfAHeadTooLate(t *testing.T) {
 func queued(t *testing.T, c *http2.ClientConn, n int) {
 	t.Helper()
 	for start := time.Now(); http2.Queued(c) < n; time.Sleep(time.Millisecond) {
-		if time.Since(start) > 5*time.Second {
+		if time.Since(start) > patience {
 			t.Fatalf("%d streams wait to send, not %d", http2.Queued(c), n)
 		}
 	}

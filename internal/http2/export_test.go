@@ -14,6 +14,9 @@ var (
 	AppendRequest = func(head []byte) []byte { b, _ := appendRequest(nil, head, true); return b }
 )
 
+// RestTime is how long the rest of a body is waited for.
+const RestTime = restTime
+
 // ValidAuthority opens the check to tests.
 var ValidAuthority = validAuthority
 

@@ -31,8 +31,10 @@ func TestBrokenBodies(t *testing.T) {
 			}
 			return answer(x, 200, string(b))
 		}))
-		set.BodyIdleTimeout = 300 * time.Millisecond
-		f := start(t, m, set).framer(t)
+		impatient := *set
+		impatient.BodyIdleTimeout = 300 * time.Millisecond
+		r := start(t, m, &impatient)
+		f := r.framer(t)
 		f.headers(1, false, nil, ":method", "POST")
 		f.data(1, false, "half")
 		if got := f.first(1); got != "HEADERS 1 408" {
@@ -43,6 +45,7 @@ func TestBrokenBodies(t *testing.T) {
 				t.Fatal(got)
 			}
 		}
+		r.Update(set)
 		f.headers(3, false, []string{"content-length", "9"}, ":method", "POST")
 		f.data(3, true, "short")
 		if got := f.first(3); got != "HEADERS 3 400" {
@@ -218,7 +221,7 @@ func TestManyResets(t *testing.T) {
 		if _, body := get(t, r.client(t), r.url("/good")); body != "ok" {
 			t.Errorf("another client got %q", body)
 		}
-		if got := within(t, 5*time.Second, "the end of the connection", calm); !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
+		if got := within(t, patience, "the end of the connection", calm); !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
 			t.Errorf("the connection ended with %q", got)
 		}
 		if n := most.Load(); n > int32(set.MaxStreams) {

@@ -128,13 +128,13 @@ func TestFloods(t *testing.T) {
 					}
 				}
 				if got == "" {
-					got = within(t, 5*time.Second, "the end of the connection", last)
+					got = within(t, patience, "the end of the connection", last)
 				}
 				if !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
 					t.Errorf("the connection ended with %q", got)
 				}
 				f.c.Close()
-				within(t, 5*time.Second, "the record", h.got)
+				within(t, patience, "the record", h.got)
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				if !strings.Contains(h.err.Error(), c.why) {
@@ -238,7 +238,7 @@ func TestMemoryBound(t *testing.T) { // not in parallel: it measures the heap
 			}
 		}
 		for range 20 {
-			within(t, 5*time.Second, "an exchange", begun)
+			within(t, patience, "an exchange", begun)
 		}
 	}
 	if grown := heapInUse() - before; grown > conns*bound {
@@ -351,7 +351,7 @@ func TestBadBeginning(t *testing.T) {
 		defer c.Close()
 		_, _ = io.WriteString(c, xhttp2.ClientPreface+"\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678")
 		g := &framer{t: t, r: r, c: c, fr: xhttp2.NewFramer(io.Discard, c), ack: xhttp2.NewFramer(io.Discard, nil)}
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		g.want("GOAWAY 0 PROTOCOL_ERROR", "closed")
 	})
 }

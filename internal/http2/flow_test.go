@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	xhttp2 "golang.org/x/net/http2"
 
@@ -81,7 +80,7 @@ func TestFairness(t *testing.T) {
 			_ = f.fr.WriteWindowUpdate(2*i+1, 1<<30)
 		}
 		total := 0
-		for total < 64<<20 { // long enough for the scheduler of goroutines, which may leave one waiting for 10 ms
+		for total < 128<<20 { // long enough for the scheduler of goroutines, which may leave one waiting for 10 ms
 			fr, err := f.fr.ReadFrame()
 			if err != nil {
 				t.Fatal(err)
@@ -174,7 +173,7 @@ func TestDrainUnderLoad(t *testing.T) {
 				t.Errorf("stream %d was lost", id)
 			}
 		}
-		within(t, 3*time.Second, "the end of the connection", r.connDone)
+		within(t, patience, "the end of the connection", r.connDone)
 	})
 }
 
@@ -227,7 +226,7 @@ func TestUploadBesideUnread(t *testing.T) {
 			}
 		}
 		upload(size)
-		if n := within(t, 5*time.Second, "the upload", got); n != size {
+		if n := within(t, patience, "the upload", got); n != size {
 			t.Errorf("%d of %d bytes", n, size)
 		}
 	})

@@ -43,7 +43,7 @@ func (s *seen) note(path, text string) {
 // find looks for a request with this path that is as it should be, and returns all with the path; the oracle's handlers
 // outlast its connection.
 func (s *seen) find(path string, match func(text string) bool) (all []string, ok bool) {
-	for late := time.After(2 * time.Second); ; {
+	for late := time.After(patience); ; {
 		s.mu.Lock()
 		all = slices.Clone(s.requests[path])
 		s.mu.Unlock()

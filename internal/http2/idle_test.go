@@ -43,7 +43,7 @@ func TestIdleGoroutines(t *testing.T) { // not in parallel: it counts everybody'
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(5 * time.Second); running() > 0; {
+	for late := time.After(patience); running() > 0; {
 		select {
 		case <-tick.C:
 		case <-late:

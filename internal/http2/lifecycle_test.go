@@ -111,9 +111,9 @@ func TestDeparture(t *testing.T) {
 					f := r.framer(t)
 					f.headers(1, false, nil, ":method", "POST")
 					f.data(1, false, "some")
-					within(t, 5*time.Second, "the exchange", begun)
+					within(t, patience, "the exchange", begun)
 					leave(f)
-					if err := within(t, 5*time.Second, "the departure", ended); err != nil {
+					if err := within(t, patience, "the departure", ended); err != nil {
 						t.Error(err)
 					}
 				})
@@ -155,7 +155,7 @@ func TestDrain(t *testing.T) {
 		f.settle()
 		close(gate)
 		f.want("DATA 1 second END", "closed")
-		within(t, 3*time.Second, "the end of the connection", r.connDone)
+		within(t, patience, "the end of the connection", r.connDone)
 		if n := r.live.Len(); n != 0 {
 			t.Errorf("%d connections open", n)
 		}
@@ -164,6 +164,14 @@ func TestDrain(t *testing.T) {
 
 // settle waits for the answer to a PING and refuses anything else about streams.
 func (f *framer) settle() {
+	f.t.Helper()
+	if f.reset() {
+		f.t.Fatal("a stream was reset")
+	}
+}
+
+// reset waits for the answer to a PING and tells whether a stream was reset before it; it refuses anything else about streams.
+func (f *framer) reset() (was bool) {
 	f.t.Helper()
 	if err := f.fr.WritePing(false, [8]byte{1}); err != nil {
 		f.t.Fatal(err)
@@ -174,9 +182,11 @@ func (f *framer) settle() {
 			f.t.Fatal(err)
 		}
 		if p, ok := fr.(*xhttp2.PingFrame); ok && p.IsAck() {
-			return
+			return was
 		}
-		if fr.Header().StreamID != 0 {
+		if _, ok := fr.(*xhttp2.RSTStreamFrame); ok {
+			was = true
+		} else if fr.Header().StreamID != 0 {
 			f.t.Fatalf("got %v", fr)
 		}
 	}
@@ -218,12 +228,12 @@ func TestDrainLosesNothing(t *testing.T) {
 			})
 		}
 		for range 20 {
-			within(t, 5*time.Second, "an answer", asked)
+			within(t, patience, "an answer", asked)
 		}
 		r.live.Drain(drain.Prompt)
-		within(t, 5*time.Second, "the end of the first connection", r.connDone)
+		within(t, patience, "the end of the first connection", r.connDone)
 		for range 20 {
-			within(t, 5*time.Second, "an answer", asked)
+			within(t, patience, "an answer", asked)
 		}
 		close(stop)
 		wg.Wait()
@@ -287,9 +297,9 @@ func TestResetBudget(t *testing.T) {
 						id += 2
 					}
 					f.headers(id, true, nil)
-					within(t, 5*time.Second, fmt.Sprintf("exchange %d", n), begun)
+					within(t, patience, fmt.Sprintf("exchange %d", n), begun)
 					_ = f.fr.WriteRSTStream(id, xhttp2.ErrCodeCancel)
-					within(t, 5*time.Second, fmt.Sprintf("departure %d", n), ended)
+					within(t, patience, fmt.Sprintf("departure %d", n), ended)
 					id += 2
 				}
 				if c.again {
@@ -323,7 +333,7 @@ func TestDrainGently(t *testing.T) {
 			}
 		}
 		f.want("closed")
-		within(t, 3*time.Second, "the end of the connection", r.connDone)
+		within(t, patience, "the end of the connection", r.connDone)
 	})
 }
 
@@ -342,21 +352,21 @@ func TestForce(t *testing.T) {
 		})))
 		f := r.framer(t)
 		f.headers(1, true, nil)
-		within(t, 5*time.Second, "the exchange", begun)
+		within(t, patience, "the exchange", begun)
 		r.live.Drain(drain.Prompt)
 		f.want(announcement, "GOAWAY 1 NO_ERROR")
 		r.live.Force()
-		if c := within(t, time.Second, "the interruption", cause); c != conn.CauseDrain {
+		if c := within(t, patience, "the interruption", cause); c != conn.CauseDrain {
 			t.Errorf("cause %d", c)
 		}
-		within(t, time.Second, "the end of the connection", r.connDone)
+		within(t, patience, "the end of the connection", r.connDone)
 		if got := f.next(); got != "closed" {
 			t.Errorf("got %q", got)
 		}
 		if c, err := r.dial(t.Context()); err == nil {
 			defer c.Close()
 			_, _ = io.WriteString(c, xhttp2.ClientPreface)
-			_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(patience))
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("a connection that came after the force stays open")
 			}
@@ -414,5 +424,5 @@ func TestPipe(t *testing.T) {
 		}
 	}
 	cc.Close()
-	within(t, 5*time.Second, "the end of the connection", done)
+	within(t, patience, "the end of the connection", done)
 }

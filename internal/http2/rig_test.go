@@ -28,6 +28,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// patience bounds whatever a test waits for. It is not a duration that anything should take.
+const patience = 20 * time.Second
+
 // mode is a kind of connection that every test runs on.
 type mode struct {
 	name string
@@ -58,7 +61,7 @@ type rig struct {
 func settings(h exchange.Handler) *http2.Settings {
 	return &http2.Settings{
 		Handler: h, MaxHeaderBytes: 8 << 10, MaxHeaders: 32, MaxStreams: 20,
-		HeaderTimeout: 5 * time.Second, BodyIdleTimeout: 5 * time.Second, WriteIdleTimeout: 5 * time.Second, KeepAliveTimeout: 5 * time.Second,
+		HeaderTimeout: time.Minute, BodyIdleTimeout: time.Minute, WriteIdleTimeout: time.Minute, KeepAliveTimeout: time.Minute, // none ends what a test waits for
 	}
 }
 

@@ -26,7 +26,7 @@ func TestSlowShare(t *testing.T) {
 			x.Response.Status = 200
 			return x.Send(make([]byte, size), true)
 		}))
-		set.WriteIdleTimeout = 300 * time.Millisecond
+		set.WriteIdleTimeout = 1500 * time.Millisecond
 		f := start(t, m, set).framer(t, widest)
 		for i := range uint32(streams) {
 			f.headers(2*i+1, true, nil)
@@ -40,7 +40,7 @@ func TestSlowShare(t *testing.T) {
 			case *xhttp2.DataFrame:
 				total += len(fr.Data())
 				if len(fr.Data()) > 0 {
-					time.Sleep(10 * time.Millisecond) // a client that takes 32 KiB of each stream in 400 ms
+					time.Sleep(20 * time.Millisecond) // a client that takes 32 KiB of each stream in 2 s
 					_ = f.fr.WriteWindowUpdate(0, uint32(len(fr.Data())))
 				}
 			case *xhttp2.RSTStreamFrame:
@@ -56,7 +56,7 @@ func TestSlowHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, m mode) {
 				set := settings(exchange.HandlerFunc(untilDeparted))
-				set.HeaderTimeout = 300 * time.Millisecond
+				set.HeaderTimeout = 2 * time.Second // in which the preface has to come
 				f := start(t, m, set).framer(t)
 				if first > 0 {
 					f.headers(first, true, nil)
@@ -138,7 +138,7 @@ func TestHeadMemory(t *testing.T) { // not in parallel: it measures the heap
 		_ = f.fr.WriteRawFrame(xhttp2.FrameHeaders, xhttp2.FlagHeadersEndHeaders|xhttp2.FlagHeadersEndStream, 2*i+1, []byte(head))
 	}
 	for range streams {
-		within(t, 5*time.Second, "an exchange", begun)
+		within(t, patience, "an exchange", begun)
 	}
 	if grown := heapInUse() - before; grown > bound {
 		t.Errorf("%d KiB, at most %d are allowed", grown>>10, bound>>10)
@@ -166,7 +166,7 @@ func TestPanicWhileBodyIsRead(t *testing.T) {
 		f.headers(1, false, nil, ":method", "POST")
 		f.data(1, false, "some")
 		f.want("RST_STREAM 1 INTERNAL_ERROR")
-		if err := within(t, 5*time.Second, "the end of the read", ended); err == nil {
+		if err := within(t, patience, "the end of the read", ended); err == nil {
 			t.Error("the body goes on")
 		}
 	})

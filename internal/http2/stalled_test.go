@@ -40,13 +40,13 @@ func TestZeroWindow(t *testing.T) {
 			results <- r
 			return nil
 		}))
-		set.WriteIdleTimeout = 300 * time.Millisecond
+		set.WriteIdleTimeout = 2 * time.Second // in which the other stream is served
 		f := start(t, m, set).framer(t, xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 0})
 		f.headers(1, true, nil)
 		f.want("HEADERS 1 200")
 		f.headers(3, true, nil, ":path", "/head")
 		f.want("HEADERS 3 204 END", "RST_STREAM 1 INTERNAL_ERROR")
-		r := within(t, 5*time.Second, "the end of the exchange", results)
+		r := within(t, patience, "the end of the exchange", results)
 		var e *exchange.Error
 		if !errors.As(r.err, &e) || e.Code != exchange.CodeWriteTimeout || r.sent != 0 {
 			t.Errorf("error %v after %d bytes", r.err, r.sent)
@@ -122,10 +122,10 @@ func TestStalledConnection(t *testing.T) {
 		f := r.framer(t, widest)
 		_ = f.fr.WriteWindowUpdate(0, 1<<31-1-65535)
 		f.headers(1, true, nil)
-		if n := within(t, 10*time.Second, "the end of the exchange", sent); n > 32<<20 {
+		if n := within(t, patience, "the end of the exchange", sent); n > 32<<20 {
 			t.Errorf("%d bytes were taken from the exchange", n)
 		}
-		within(t, 10*time.Second, "the end of the connection", r.connDone)
+		within(t, patience, "the end of the connection", r.connDone)
 	})
 }
 
@@ -133,7 +133,7 @@ func TestStalledConnection(t *testing.T) {
 func TestIdleTimeouts(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
 		set := settings(exchange.HandlerFunc(func(x *exchange.Exchange) error { return answer(x, 200, "ok") }))
-		set.HeaderTimeout, set.KeepAliveTimeout = 300*time.Millisecond, 300*time.Millisecond
+		set.HeaderTimeout, set.KeepAliveTimeout = 2*time.Second, 2*time.Second // in which the client begins
 		r := start(t, m, set)
 		f := r.framer(t)
 		f.headers(1, true, nil)
@@ -146,7 +146,7 @@ func TestIdleTimeouts(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("a silent connection stays open")
 		}

@@ -70,7 +70,7 @@ func TestForceHandshake(t *testing.T) {
 		}
 	}
 	r.live.Force()
-	wait, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	wait, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
 	if err := r.listener.Wait(wait); err != nil {
 		t.Errorf("the handshake goes on: %v", err)

@@ -72,7 +72,7 @@ func (r *rig) HandshakeTimeout() time.Duration {
 func settings(h exchange.Handler) *http3.Settings {
 	return &http3.Settings{
 		Handler: h, MaxHeaderBytes: 8 << 10, MaxHeaders: 32,
-		HeaderTimeout: 5 * time.Second, BodyIdleTimeout: 5 * time.Second, WriteIdleTimeout: 5 * time.Second, KeepAliveTimeout: 5 * time.Second,
+		HeaderTimeout: time.Minute, BodyIdleTimeout: time.Minute, WriteIdleTimeout: time.Minute, KeepAliveTimeout: time.Minute, // none ends what a test waits for
 	}
 }
 

@@ -147,7 +147,7 @@ func TestSlowAnswer(t *testing.T) {
 				return tunnel.Accepted{}, ctx.Err()
 			}}, tunnel.Limits{}, protocol)
 			for range 2 { // on a new connection, and on one that was used before
-				c, err := r.pool.Open(t.Context(), "a", r.peer, tunnel.Request{Authority: "slow:1", Within: 50 * time.Millisecond})
+				c, err := r.pool.Open(t.Context(), "a", r.peer, tunnel.Request{Authority: "slow:1", Within: time.Second})
 				if !errors.Is(err, tunnel.ErrSlow) {
 					t.Errorf("%v, %v", c, err)
 				}

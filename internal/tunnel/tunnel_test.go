@@ -408,7 +408,7 @@ func TestRelayed(t *testing.T) {
 		fars <- other
 		return tunnel.Accepted{To: near}, nil
 	}
-	cfg := tunnel.ServerConfig{Accept: accept, HalfClosed: 200 * time.Millisecond, Ended: func(x *exchange.Exchange) {
+	cfg := tunnel.ServerConfig{Accept: accept, HalfClosed: 2 * time.Second, Ended: func(x *exchange.Exchange) {
 		ended <- outcome{x.Record.Outcome, x.Record.BytesIn, x.Record.BytesOut}
 	}}
 	for _, protocol := range bothProtocols {

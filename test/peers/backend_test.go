@@ -52,19 +52,14 @@ func startEcho(t *testing.T) string {
 // freePort is a port that nobody listens on.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return gatewaytest.FreePorts(t, 1)[0]
 }
 
 // launch runs a server that reads its configuration from a file, until it accepts connections.
 func launch(t *testing.T, p *gatewaytest.Process, port int) string {
 	t.Helper()
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	eventually(t, 20*time.Second, "the server accepts connections", func() bool {
+	eventually(t, patience, "the server accepts connections", func() bool {
 		if code, err := p.Ended(0); err == nil {
 			t.Fatalf("the server ended with %d:\n%s", code, p.Output())
 		}

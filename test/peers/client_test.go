@@ -120,7 +120,7 @@ func TestPython(t *testing.T) {
 		t.Errorf("%d checks were made:\n%s", n, out)
 	}
 	upgraded := 0
-	eventually(t, 5*time.Second, "the session is logged", func() bool {
+	eventually(t, patience, "the session is logged", func() bool {
 		upgraded = 0
 		for _, e := range s.entries(t) {
 			if e.Outcome == "upgraded" && e.Status == 101 && e.BytesIn == 201_002 {

@@ -45,7 +45,7 @@ func TestBodyOfUnknownLengthThatIsEmpty(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			if _, err := c.Write(out.Bytes()); err != nil {
 				t.Fatal(err)
 			}

@@ -74,11 +74,11 @@ func TestResets(t *testing.T) {
 	}
 	select {
 	case <-l.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("the connection of the client that resets is left open")
 	}
 	_ = l.c.Close()
-	eventually(t, 10*time.Second, "the backend has nothing to do any more", func() bool { return running.Load() == 0 })
+	eventually(t, patience, "the backend has nothing to do any more", func() bool { return running.Load() == 0 })
 	close(stop)
 	others.Wait()
 	s.empty(t)
@@ -95,7 +95,7 @@ func TestResets(t *testing.T) {
 	slices.Sort(times)
 	if len(times) < 20 {
 		t.Errorf("another client got %d answers meanwhile", len(times))
-	} else if p99 := times[len(times)*99/100]; p99 > 2*time.Second {
+	} else if p99 := times[len(times)*99/100]; p99 > 5*time.Second {
 		t.Errorf("another client waited %v for its slowest answers", p99)
 	}
 }

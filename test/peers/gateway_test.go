@@ -203,6 +203,9 @@ func (s *site) gauges(t testing.TB, names ...string) map[string]float64 {
 	return sums
 }
 
+// patience bounds whatever a test waits for. It is not a duration that anything should take.
+const patience = 20 * time.Second
+
 // eventually waits for what another program brings about.
 func eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
 	t.Helper()

@@ -51,7 +51,7 @@ services "gone" {
 }
 observability { access_log { output = %[7]q } }
 management { enabled = true, address = "127.0.0.1:0", auth_token_env = "" }
-shutdown_timeout_secs = 10
+shutdown_timeout_secs = 60
 `, s.certFile, keyFile, url, transport, "`", gatewaytest.FreePorts(t, 1)[0], s.log))
 	s.clear, s.tls = s.gw.Addr("clear"), s.gw.Addr("tls")
 	s.metrics = "http://" + s.gw.Addr("management") + "/api/gateway/metrics"
@@ -88,7 +88,7 @@ func TestGRPCInterop(t *testing.T) {
 			args = append(args, "--use_tls", "--tls_cert_file", s.certFile, "--tls_key_file", filepath.Join(filepath.Dir(s.certFile), "key.pem"))
 		}
 		gatewaytest.Run(t, server, args...)
-		eventually(t, 10*time.Second, "the server listens", func() bool {
+		eventually(t, patience, "the server listens", func() bool {
 			c, err := net.Dial("tcp", "127.0.0.1:"+port)
 			if err == nil {
 				_ = c.Close()

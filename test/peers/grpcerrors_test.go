@@ -87,7 +87,7 @@ services "silent" {
 }
 services "slow" {
   load_balancer {
-    request_timeout = "300ms"
+    request_timeout = "2s"
     servers { url = "http://%[5]s" }
   }
 }

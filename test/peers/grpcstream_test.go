@@ -112,7 +112,7 @@ func TestGRPCStreamThatBreaks(t *testing.T) {
 		}
 		req.Header.Set("Content-Type", "application/grpc")
 		req.Header.Set("Te", "trailers")
-		req.Header.Set("Grpc-Timeout", "500m")
+		req.Header.Set("Grpc-Timeout", "3S") // in which the first message has to come
 		begun := time.Now()
 		res, err := tr.RoundTrip(req)
 		if err != nil {
@@ -120,7 +120,7 @@ func TestGRPCStreamThatBreaks(t *testing.T) {
 		}
 		defer res.Body.Close()
 		got, err := io.ReadAll(res.Body)
-		if took := time.Since(begun); err != nil || took < 500*time.Millisecond || took > 5*time.Second {
+		if took := time.Since(begun); err != nil || took < 3*time.Second || took > patience {
 			t.Errorf("after %v: %q, %v", took, got, err)
 		}
 		if !bytes.HasSuffix(got, []byte("first")) || res.Trailer.Get("Grpc-Status") != "4" || res.Trailer.Get("Grpc-Message") != "Deadline exceeded" {
@@ -128,7 +128,7 @@ func TestGRPCStreamThatBreaks(t *testing.T) {
 		}
 		select {
 		case <-left:
-		case <-time.After(time.Second):
+		case <-time.After(patience):
 			t.Error("the backend's call goes on")
 		}
 	})
@@ -143,7 +143,7 @@ entrypoints "clear" { address = "127.0.0.1:0", body_idle_timeout = "300ms" }
 routers "all" { rule = "PathPrefix(%[2]s/%[2]s)", service = "backend" }
 services "backend" {
   load_balancer {
-    stream_idle_timeout = "1s"
+    stream_idle_timeout = "3s"
     servers { url = "h2c://%[1]s" }
   }
 }
@@ -153,9 +153,9 @@ services "backend" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tick := time.NewTicker(600 * time.Millisecond)
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for range 5 { // three times as long as the answer might pause
+	for range 5 { // longer than the answer might pause
 		if err := call.Send(&testgrpc.StreamingInputCallRequest{Payload: &testgrpc.Payload{Body: []byte("x")}}); err != nil {
 			t.Fatal(err)
 		}
@@ -164,13 +164,13 @@ services "backend" {
 	if out, err := call.CloseAndRecv(); err != nil || out.GetAggregatedPayloadSize() != 5 {
 		t.Errorf("%v, %v", out, err)
 	}
+	begun := time.Now()
 	silent, err := c.StreamingInputCall(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
 	err = silent.RecvMsg(new(testgrpc.StreamingInputCallResponse))
-	if took := time.Since(begun); took < 900*time.Millisecond || took > 5*time.Second {
+	if took := time.Since(begun); took < 2900*time.Millisecond || took > patience {
 		t.Errorf("it took %v", took)
 	}
 	checkStatus(t, err, codes.DeadlineExceeded, "STREAM_IDLE_TIMEOUT")
@@ -199,10 +199,10 @@ func TestGRPCCancel(t *testing.T) {
 			if status.Code(err) != codes.Canceled {
 				t.Errorf("the server is told %v", err)
 			}
-		case <-time.After(time.Second):
-			t.Error("not told within a second")
+		case <-time.After(patience):
+			t.Error("not told")
 		}
-		eventually(t, 5*time.Second, "a line in the log", func() bool { return len(s.entries(t)) == 1 })
+		eventually(t, patience, "a line in the log", func() bool { return len(s.entries(t)) == 1 })
 		if e := s.entries(t)[0]; e.Outcome != "disconnected" || e.ErrorCode != "client_gone" {
 			t.Errorf("logged %+v", e)
 		}
@@ -332,7 +332,7 @@ func TestKF_CFG_13(t *testing.T) {
 		exchange("before")
 		down := make(chan error, 1)
 		go func() { down <- s.gw.Shutdown(context.WithoutCancel(t.Context())) }()
-		eventually(t, 5*time.Second, "new calls are refused", func() bool {
+		eventually(t, patience, "new calls are refused", func() bool {
 			_, err := dialGRPC(t, s.address, secure).UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
 			return status.Code(err) == codes.Unavailable
 		})
@@ -353,7 +353,7 @@ func TestKF_CFG_13(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Error("still draining")
 		}
 	})

@@ -215,7 +215,7 @@ func TestGTLSClient(t *testing.T) {
 // logged waits until a protocol stands in the access log.
 func logged(t *testing.T, log, protocol string) {
 	t.Helper()
-	eventually(t, 10*time.Second, protocol+" is logged", func() bool {
+	eventually(t, patience, protocol+" is logged", func() bool {
 		text, err := os.ReadFile(log)
 		return err == nil && strings.Contains(string(text), `"protocol":"`+protocol+`"`)
 	})

@@ -207,7 +207,7 @@ func (l *ledger) close(t *testing.T) {
 	}
 	// No request is on its way any more once the last whole one, a canary, is in the log; a broken one may come a little
 	// later, when the peer notices.
-	eventually(t, 10*time.Second, "the peer has logged every whole request", func() bool {
+	eventually(t, patience, "the peer has logged every whole request", func() bool {
 		n := 0
 		for _, line := range l.peer.lines(t) {
 			id, _, _ := strings.Cut(line, " ")

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
@@ -16,7 +15,7 @@ func webSocketServer(t *testing.T, program string, args ...string) string {
 	p := gatewaytest.Run(t, program, args...)
 	listening := regexp.MustCompile(`listening on (\d+)`)
 	var port string
-	eventually(t, 20*time.Second, "the server listens", func() bool {
+	eventually(t, patience, "the server listens", func() bool {
 		m := listening.FindStringSubmatch(p.Output())
 		if m != nil {
 			port = m[1]
