@@ -177,10 +177,6 @@ func TestBackPressure(t *testing.T) {
 	})
 }
 
-// departed is how many ticks a departure may take to be noticed: as many as are in a second, and some more in which the
-// goroutine that tells of it may be held up while the clock is not.
-const departed = 3 * ticksASecond
-
 // TestDeparture: FIN and RST end the exchange within a second, whatever it waits for.
 func TestDeparture(t *testing.T) {
 	leave := map[string]func(t *testing.T, m mode, c peer){
@@ -218,7 +214,7 @@ func TestDeparture(t *testing.T) {
 					<-started
 					go_(t, m, c)
 					left := ticks.n.Load() // of the time that leaving takes nothing counts
-					if d := <-noticed - left; d > departed {
+					if d := <-noticed - left; d > ticksASecond {
 						t.Errorf("noticed after %d ticks of the clock", d)
 					}
 				})
@@ -252,7 +248,7 @@ func TestDeparture(t *testing.T) {
 					go_(t, m, c)
 					left := ticks.n.Load()
 					s.wg.Wait()
-					if d := ticks.n.Load() - left; d > departed {
+					if d := ticks.n.Load() - left; d > ticksASecond {
 						t.Errorf("noticed after %d ticks of the clock", d)
 					}
 				})

@@ -20,9 +20,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// departureBound is how long after a client has left its backend connection may stay: a second, and what a machine may be
-// held up that runs much beside.
-const departureBound = 5 * time.Second
+// departureBound is how long after a client has left its backend connection may stay.
+const departureBound = time.Second
 
 // scripted is a backend that never ends a response: it does what the path of a request says and tells when the gateway
 // has given it up.
