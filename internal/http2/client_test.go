@@ -177,7 +177,7 @@ func TestKF_H2G_04_GoAway(t *testing.T) {
 		t.Errorf("the stream before: %q, %v", r.body, r.err)
 	}
 	srv.await(xhttp2.FrameGoAway)
-	within(t, patience, "the end of the connection", cc.Done())
+	within(t, "the end of the connection", cc.Done())
 }
 
 // What a server may not send fails its stream, or its connection, and never reaches the client's side.
@@ -265,7 +265,7 @@ func TestClientBadServers(t *testing.T) {
 			}
 			s.Release(true)
 			if tc.whole {
-				within(t, patience, "the end of the connection", cc.Done())
+				within(t, "the end of the connection", cc.Done())
 			} else if cc.Err() != nil {
 				t.Errorf("the connection is over: %v", cc.Err())
 			}
@@ -370,7 +370,7 @@ func TestClientPing(t *testing.T) {
 		t.Errorf("failed with %v", err)
 	}
 	s.Release(true)
-	within(t, patience, "the end of the connection", cc.Done())
+	within(t, "the end of the connection", cc.Done())
 }
 
 // A stream that is interrupted, whatever it waits for, is reset, and its connection serves on.

@@ -119,7 +119,7 @@ func TestTunnelPeer(t *testing.T) {
 		f.want("HEADERS 1 200")
 		f.data(1, false, "some")
 		act(f)
-		return within(t, patience, "the end", got)
+		return within(t, "the end", got)
 	}
 	if s := run(t, func(f *framer) { f.data(1, true, "") }); s.read != nil || s.write != nil || s.data != "some" || !s.gone {
 		t.Errorf("after END_STREAM: %+v", s)
@@ -153,7 +153,7 @@ func TestTunnelDeadlines(t *testing.T) {
 		_ = f.fr.WriteWindowUpdate(1, 1)
 		f.want("DATA 1 c")
 		f.data(1, false, "2")
-		if err := within(t, patience, "the end", result); err != nil {
+		if err := within(t, "the end", result); err != nil {
 			t.Error(err)
 		}
 	})
@@ -421,7 +421,7 @@ func TestTunnelForced(t *testing.T) {
 	f.data(1, false, "still")
 	f.want("DATA 1 still")
 	r.live.Force()
-	if err := within(t, patience, "the end", result); err == nil {
+	if err := within(t, "the end", result); err == nil {
 		t.Error("no error")
 	}
 }

@@ -221,7 +221,7 @@ func TestManyResets(t *testing.T) {
 		if _, body := get(t, r.client(t), r.url("/good")); body != "ok" {
 			t.Errorf("another client got %q", body)
 		}
-		if got := within(t, patience, "the end of the connection", calm); !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
+		if got := within(t, "the end of the connection", calm); !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
 			t.Errorf("the connection ended with %q", got)
 		}
 		if n := most.Load(); n > int32(set.MaxStreams) {

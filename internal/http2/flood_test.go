@@ -128,13 +128,13 @@ func TestFloods(t *testing.T) {
 					}
 				}
 				if got == "" {
-					got = within(t, patience, "the end of the connection", last)
+					got = within(t, "the end of the connection", last)
 				}
 				if !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
 					t.Errorf("the connection ended with %q", got)
 				}
 				f.c.Close()
-				within(t, patience, "the record", h.got)
+				within(t, "the record", h.got)
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				if !strings.Contains(h.err.Error(), c.why) {
@@ -238,7 +238,7 @@ func TestMemoryBound(t *testing.T) { // not in parallel: it measures the heap
 			}
 		}
 		for range 20 {
-			within(t, patience, "an exchange", begun)
+			within(t, "an exchange", begun)
 		}
 	}
 	if grown := heapInUse() - before; grown > conns*bound {

@@ -173,7 +173,7 @@ func TestDrainUnderLoad(t *testing.T) {
 				t.Errorf("stream %d was lost", id)
 			}
 		}
-		within(t, patience, "the end of the connection", r.connDone)
+		within(t, "the end of the connection", r.connDone)
 	})
 }
 
@@ -226,7 +226,7 @@ func TestUploadBesideUnread(t *testing.T) {
 			}
 		}
 		upload(size)
-		if n := within(t, patience, "the upload", got); n != size {
+		if n := within(t, "the upload", got); n != size {
 			t.Errorf("%d of %d bytes", n, size)
 		}
 	})

@@ -23,12 +23,12 @@ import (
 )
 
 // within fails the test if ch does not deliver in time.
-func within[T any](t *testing.T, d time.Duration, what string, ch <-chan T) (v T) {
+func within[T any](t *testing.T, what string, ch <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(d):
-		t.Fatalf("%s did not happen within %v", what, d)
+	case <-time.After(patience):
+		t.Fatalf("%s did not happen within %v", what, patience)
 	}
 	return v
 }
@@ -111,9 +111,9 @@ func TestDeparture(t *testing.T) {
 					f := r.framer(t)
 					f.headers(1, false, nil, ":method", "POST")
 					f.data(1, false, "some")
-					within(t, patience, "the exchange", begun)
+					within(t, "the exchange", begun)
 					leave(f)
-					if err := within(t, patience, "the departure", ended); err != nil {
+					if err := within(t, "the departure", ended); err != nil {
 						t.Error(err)
 					}
 				})
@@ -155,7 +155,7 @@ func TestDrain(t *testing.T) {
 		f.settle()
 		close(gate)
 		f.want("DATA 1 second END", "closed")
-		within(t, patience, "the end of the connection", r.connDone)
+		within(t, "the end of the connection", r.connDone)
 		if n := r.live.Len(); n != 0 {
 			t.Errorf("%d connections open", n)
 		}
@@ -228,12 +228,12 @@ func TestDrainLosesNothing(t *testing.T) {
 			})
 		}
 		for range 20 {
-			within(t, patience, "an answer", asked)
+			within(t, "an answer", asked)
 		}
 		r.live.Drain(drain.Prompt)
-		within(t, patience, "the end of the first connection", r.connDone)
+		within(t, "the end of the first connection", r.connDone)
 		for range 20 {
-			within(t, patience, "an answer", asked)
+			within(t, "an answer", asked)
 		}
 		close(stop)
 		wg.Wait()
@@ -297,9 +297,9 @@ func TestResetBudget(t *testing.T) {
 						id += 2
 					}
 					f.headers(id, true, nil)
-					within(t, patience, fmt.Sprintf("exchange %d", n), begun)
+					within(t, fmt.Sprintf("exchange %d", n), begun)
 					_ = f.fr.WriteRSTStream(id, xhttp2.ErrCodeCancel)
-					within(t, patience, fmt.Sprintf("departure %d", n), ended)
+					within(t, fmt.Sprintf("departure %d", n), ended)
 					id += 2
 				}
 				if c.again {
@@ -333,7 +333,7 @@ func TestDrainGently(t *testing.T) {
 			}
 		}
 		f.want("closed")
-		within(t, patience, "the end of the connection", r.connDone)
+		within(t, "the end of the connection", r.connDone)
 	})
 }
 
@@ -352,14 +352,14 @@ func TestForce(t *testing.T) {
 		})))
 		f := r.framer(t)
 		f.headers(1, true, nil)
-		within(t, patience, "the exchange", begun)
+		within(t, "the exchange", begun)
 		r.live.Drain(drain.Prompt)
 		f.want(announcement, "GOAWAY 1 NO_ERROR")
 		r.live.Force()
-		if c := within(t, patience, "the interruption", cause); c != conn.CauseDrain {
+		if c := within(t, "the interruption", cause); c != conn.CauseDrain {
 			t.Errorf("cause %d", c)
 		}
-		within(t, patience, "the end of the connection", r.connDone)
+		within(t, "the end of the connection", r.connDone)
 		if got := f.next(); got != "closed" {
 			t.Errorf("got %q", got)
 		}
@@ -424,5 +424,5 @@ func TestPipe(t *testing.T) {
 		}
 	}
 	cc.Close()
-	within(t, patience, "the end of the connection", done)
+	within(t, "the end of the connection", done)
 }

@@ -138,7 +138,7 @@ func TestHeadMemory(t *testing.T) { // not in parallel: it measures the heap
 		_ = f.fr.WriteRawFrame(xhttp2.FrameHeaders, xhttp2.FlagHeadersEndHeaders|xhttp2.FlagHeadersEndStream, 2*i+1, []byte(head))
 	}
 	for range streams {
-		within(t, patience, "an exchange", begun)
+		within(t, "an exchange", begun)
 	}
 	if grown := heapInUse() - before; grown > bound {
 		t.Errorf("%d KiB, at most %d are allowed", grown>>10, bound>>10)
@@ -166,7 +166,7 @@ func TestPanicWhileBodyIsRead(t *testing.T) {
 		f.headers(1, false, nil, ":method", "POST")
 		f.data(1, false, "some")
 		f.want("RST_STREAM 1 INTERNAL_ERROR")
-		if err := within(t, patience, "the end of the read", ended); err == nil {
+		if err := within(t, "the end of the read", ended); err == nil {
 			t.Error("the body goes on")
 		}
 	})

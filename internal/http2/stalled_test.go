@@ -46,7 +46,7 @@ func TestZeroWindow(t *testing.T) {
 		f.want("HEADERS 1 200")
 		f.headers(3, true, nil, ":path", "/head")
 		f.want("HEADERS 3 204 END", "RST_STREAM 1 INTERNAL_ERROR")
-		r := within(t, patience, "the end of the exchange", results)
+		r := within(t, "the end of the exchange", results)
 		var e *exchange.Error
 		if !errors.As(r.err, &e) || e.Code != exchange.CodeWriteTimeout || r.sent != 0 {
 			t.Errorf("error %v after %d bytes", r.err, r.sent)
@@ -122,10 +122,10 @@ func TestStalledConnection(t *testing.T) {
 		f := r.framer(t, widest)
 		_ = f.fr.WriteWindowUpdate(0, 1<<31-1-65535)
 		f.headers(1, true, nil)
-		if n := within(t, patience, "the end of the exchange", sent); n > 32<<20 {
+		if n := within(t, "the end of the exchange", sent); n > 32<<20 {
 			t.Errorf("%d bytes were taken from the exchange", n)
 		}
-		within(t, patience, "the end of the connection", r.connDone)
+		within(t, "the end of the connection", r.connDone)
 	})
 }
 

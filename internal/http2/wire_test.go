@@ -75,9 +75,9 @@ func TestNeverClosedInUse(t *testing.T) {
 				f := r.framer(t, widest)
 				_ = f.fr.WriteWindowUpdate(0, 1<<31-1-65535)
 				f.headers(1, true, nil)
-				within(t, patience, "the first piece", busy)
+				within(t, "the first piece", busy)
 				end(r, f)
-				within(t, patience, "the end of the connection", r.connDone)
+				within(t, "the end of the connection", r.connDone)
 				conns.Range(func(k, _ any) bool {
 					if c := k.(*careful); c.broken.Load() || !c.closed.Load() {
 						t.Errorf("closed %v, in use %v", c.closed.Load(), c.broken.Load())

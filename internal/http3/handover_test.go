@@ -199,7 +199,7 @@ func TestNotOpenYet(t *testing.T) {
 		}
 		dialed <- err
 	}()
-	within(t, 10*time.Second, "the first packet", d.sent)
+	within(t, "the first packet", d.sent)
 	select {
 	case err := <-dialed:
 		t.Fatalf("answered before it is open: %v", err)
@@ -207,7 +207,7 @@ func TestNotOpenYet(t *testing.T) {
 	}
 	r.refuse.Store(false)
 	r.listener.Open()
-	if err := within(t, 10*time.Second, "the handshake", dialed); err != nil {
+	if err := within(t, "the handshake", dialed); err != nil {
 		t.Error(err)
 	}
 }

@@ -52,9 +52,9 @@ func TestDeparture(t *testing.T) {
 				})))
 				p := dial(t, r)
 				st := p.send(join(head("POST"), frame(0, []byte("part"))), false)
-				within(t, 10*time.Second, "the request", began)
+				within(t, "the request", began)
 				leave(p, st)
-				if o := within(t, 10*time.Second, "the departure", ended); o != exchange.OutcomeDisconnected {
+				if o := within(t, "the departure", ended); o != exchange.OutcomeDisconnected {
 					t.Errorf("outcome %v", o)
 				}
 			})
@@ -109,7 +109,7 @@ func TestLimits(t *testing.T) {
 			if got.body = ""; got != tc.o {
 				t.Errorf("%+v", got)
 			}
-			if e := within(t, 10*time.Second, "the end", ends); e != tc.want {
+			if e := within(t, "the end", ends); e != tc.want {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -118,7 +118,7 @@ func TestLimits(t *testing.T) {
 		p := dial(t, r)
 		p.send(frame(1, section(":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/write")), true)
 		want := ending{exchange.CodeWriteTimeout, "write_idle_timeout"}
-		if e := within(t, 10*time.Second, "the end", ends); e != want {
+		if e := within(t, "the end", ends); e != want {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -162,7 +162,7 @@ func TestDrain(t *testing.T) {
 			})))
 			p := dial(t, r)
 			running := p.send(head("POST"), true)
-			within(t, 10*time.Second, "the request", began)
+			within(t, "the request", began)
 			r.live.Drain(mode)
 			if mode == drain.Gentle {
 				if got := p.await(p.send(get(), true)); got.status != "200" {
@@ -195,7 +195,7 @@ func TestRejected(t *testing.T) {
 	})))
 	p := dial(t, r)
 	running := p.send(get(), true)
-	within(t, 10*time.Second, "the request", began)
+	within(t, "the request", began)
 	r.live.Drain(drain.Prompt)
 	p.awaitGoAway(2)
 	if got := p.await(p.send(get(), true)); got.stream != 0x10b {
@@ -218,9 +218,9 @@ func TestForce(t *testing.T) {
 	})))
 	p := dial(t, r)
 	p.send(get(), true)
-	within(t, 10*time.Second, "the request", began)
+	within(t, "the request", began)
 	r.live.Force()
-	if err := within(t, 10*time.Second, "the end", ended); !errors.Is(err, exchange.ErrForced) {
+	if err := within(t, "the end", ended); !errors.Is(err, exchange.ErrForced) {
 		t.Error(err)
 	}
 	p.over()
@@ -260,7 +260,7 @@ func TestKF_H2G_08(t *testing.T) {
 	if code := p.over(); code != 0x107 {
 		t.Errorf("ended with %#x after %d streams", code, opened)
 	}
-	if code := within(t, 10*time.Second, "the record", recorded); code != exchange.CodeFlood {
+	if code := within(t, "the record", recorded); code != exchange.CodeFlood {
 		t.Errorf("recorded as %s", code)
 	}
 	if most > 250 {
@@ -290,7 +290,7 @@ func TestStreamLimit(t *testing.T) {
 		t.Errorf("%d streams could be opened", n)
 	}
 	for range n {
-		within(t, 10*time.Second, "a request", began)
+		within(t, "a request", began)
 	}
 	close(release)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -318,7 +318,7 @@ func TestAdmission(t *testing.T) {
 	if _, err := client(t).Do(request(t, "GET", "https://"+r.addr, nil)); err == nil {
 		t.Error("served without a certificate")
 	}
-	within(t, 10*time.Second, "the count of the failed handshake", r.failed)
+	within(t, "the count of the failed handshake", r.failed)
 }
 
 // deaf is a socket that only sends.
@@ -370,7 +370,7 @@ func TestRetry(t *testing.T) {
 		})
 	}
 	for _, d := range all {
-		within(t, 10*time.Second, "the first packet", d.sent)
+		within(t, "the first packet", d.sent)
 	}
 	if resp, _ := do(t, client(t), request(t, "GET", "https://"+r.addr, nil)); resp.StatusCode != 200 {
 		t.Errorf("%d", resp.StatusCode)

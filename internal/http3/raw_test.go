@@ -139,7 +139,7 @@ func parse(b []byte) (status, body string) {
 // over waits for the end of the connection and returns its code.
 func (p *peer) over() uint64 {
 	p.t.Helper()
-	within(p.t, 10*time.Second, "the end of the connection", p.q.Context().Done())
+	within(p.t, "the end of the connection", p.q.Context().Done())
 	var over *quic.ApplicationError
 	if err := context.Cause(p.q.Context()); !errors.As(err, &over) {
 		p.t.Fatalf("ended by %v", err)

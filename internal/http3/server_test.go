@@ -151,13 +151,16 @@ func client(t *testing.T) *http.Client {
 	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
 }
 
+// patience bounds whatever a test waits for.
+const patience = 10 * time.Second
+
 // within fails the test if ch does not deliver in time.
-func within[T any](t *testing.T, d time.Duration, what string, ch <-chan T) (v T) {
+func within[T any](t *testing.T, what string, ch <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(d):
-		t.Fatalf("%s did not happen within %v", what, d)
+	case <-time.After(patience):
+		t.Fatalf("%s did not happen within %v", what, patience)
 	}
 	return v
 }
