@@ -46,7 +46,7 @@ const threeALPN = `, alpn = ["h3", "h2", "http/1.1"]`
 // threeSite is a secureSite with HTTP/3, at a port that is free for both: who asks for any gets one that is for TCP.
 func threeSite(t *testing.T, block, extra string) site {
 	s := secureSite(t, block+threeALPN, extra)
-	s.entrypoints = strings.Replace(s.entrypoints, "127.0.0.1:0", freeBoth(t), 1)
+	s.entrypoints = strings.Replace(s.entrypoints, "127.0.0.1:0", gatewaytest.FreeAddress(t), 1)
 	return s
 }
 
@@ -104,7 +104,7 @@ func TestHTTP3Reload(t *testing.T) {
 	back := gatewaytest.NewBackend(t, "one")
 	slow := slowBackend(t, began, release)
 	files := fmt.Sprintf("cert_file = %q, key_file = %q", certFile, keyFile)
-	at := freeBoth(t)
+	at := gatewaytest.FreeAddress(t)
 	text := func(more string) string {
 		return site{
 			entrypoints: `entrypoints "tls" { address = "` + at + `", tls { ` + files + more + ` } }`, backends: []string{back.URL},
@@ -195,7 +195,7 @@ func slowBackend(t *testing.T, began chan<- struct{}, release <-chan struct{}) s
 // TestHTTP3Occupied: a UDP port that somebody else has is an error that names it, and leaves nothing bound.
 func TestHTTP3Occupied(t *testing.T) {
 	certFile, keyFile := certificate(t, t.TempDir())
-	taken, err := net.ListenPacket("udp", freeBoth(t))
+	taken, err := net.ListenPacket("udp", gatewaytest.FreeAddress(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func TestTLSRequestStuffed(t *testing.T) {
 // KF-L4-04: with no backend, or one that refuses TLS or never answers, the client does not wait for ever.
 func TestKF_L4_04(t *testing.T) {
 	t.Parallel()
-	closed := freeAddress(t)
+	closed := gatewaytest.FreeAddress(t)
 	silent := tcpBackend(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	for _, c := range []struct{ name, backend, mode, code string }{
 		{"closed, terminated", closed, "terminate", "connect_failed"},

@@ -3,7 +3,6 @@ package app_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,12 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
-
-// freeAddress is an address that nobody listens at, at this moment, and that nobody gets who asks for any.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	return fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(t, 1)[0])
-}
 
 func TestStartErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -33,7 +26,7 @@ func TestStartErrors(t *testing.T) {
 	if err := os.WriteFile(junk, []byte("junk"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first := freeAddress(t)
+	first := gatewaytest.FreeAddress(t)
 	entry := `entrypoints "first" { address = "` + first + `" }` + "\n"
 	for _, tc := range []struct {
 		name string
@@ -94,7 +87,7 @@ func TestStartErrors(t *testing.T) {
 
 // TestStartGivenUp: whoever gives the start up finds nothing bound afterwards, however far it has come.
 func TestStartGivenUp(t *testing.T) {
-	addr := freeAddress(t)
+	addr := gatewaytest.FreeAddress(t)
 	text := site{entrypoints: `entrypoints "web" { address = "` + addr + `" }`, backends: []string{"http://127.0.0.1:1"}}.String()
 	for d := time.Duration(0); d < 3*time.Millisecond; d += 50 * time.Microsecond {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -115,7 +108,7 @@ func TestStartGivenUp(t *testing.T) {
 
 func TestListenOverride(t *testing.T) {
 	b := gatewaytest.NewBackend(t, "one")
-	addr := freeAddress(t)
+	addr := gatewaytest.FreeAddress(t)
 	text := site{backends: []string{b.URL}}
 	g := gatewaytest.Start(t, text.String(), gatewaytest.With(func(o *app.Options) { o.Listen = addr }))
 	if g.Addr("web") != addr {

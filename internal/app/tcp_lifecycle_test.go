@@ -17,7 +17,7 @@ import (
 func TestTCPReload(t *testing.T) {
 	a, b := tcpBackend(t, echoes("a")), tcpBackend(t, echoes("b"))
 	text := streams("max_connections = 2", "", "", "tcp://"+a)
-	text = strings.Replace(text, "127.0.0.1:0", freeAddress(t), 1)
+	text = strings.Replace(text, "127.0.0.1:0", gatewaytest.FreeAddress(t), 1)
 	g := gatewaytest.Start(t, text)
 	one, two := dialTCP(t, g.Addr("db")), dialTCP(t, g.Addr("db"))
 	say(t, one, "x")
@@ -101,7 +101,7 @@ func TestTCPDrain(t *testing.T) {
 func TestTCPBecomesHTTP(t *testing.T) {
 	addr := tcpBackend(t, echoes("a"))
 	web := gatewaytest.NewBackend(t, "web")
-	at := freeAddress(t)
+	at := gatewaytest.FreeAddress(t)
 	text := strings.Replace(streams("", "", "", "tcp://"+addr), "127.0.0.1:0", at, 1)
 	g := gatewaytest.Start(t, text)
 	c := dialTCP(t, at)

@@ -250,7 +250,7 @@ func TestTCPServerFirst(t *testing.T) {
 
 // Nothing has been sent when a backend cannot be connected to, so another one is (KF-L4-07).
 func TestTCPConnectRetry(t *testing.T) {
-	closed := freeAddress(t)
+	closed := gatewaytest.FreeAddress(t)
 	good := tcpBackend(t, echoes("good"))
 	g := gatewaytest.Start(t, streams("", "", "", "tcp://"+closed, "tcp://"+good))
 	two := 0
@@ -277,7 +277,7 @@ func TestTCPConnectRetry(t *testing.T) {
 
 // Without any backend the client is closed without a byte, and the log says why.
 func TestTCPNoBackend(t *testing.T) {
-	g := gatewaytest.Start(t, streams("", "", "", "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)))
+	g := gatewaytest.Start(t, streams("", "", "", "tcp://"+gatewaytest.FreeAddress(t), "tcp://"+gatewaytest.FreeAddress(t)))
 	_ = over(t, dialTCP(t, g.Addr("db")))
 	l := g.Lines.Next(t)
 	if l.Text("outcome") != "failed" || l.Text("error_code") != "connect_failed" || l.Number("attempts") != 2 {
@@ -291,7 +291,7 @@ func TestTCPNoBackend(t *testing.T) {
 // With a health check, which for tcp is a connection, a dead backend gets nothing.
 func TestTCPHealthCheck(t *testing.T) {
 	t.Parallel()
-	closed, good := freeAddress(t), tcpBackend(t, echoes("good"))
+	closed, good := gatewaytest.FreeAddress(t), tcpBackend(t, echoes("good"))
 	text := strings.Replace(streams("", "", "", "tcp://"+closed, "tcp://"+good), "  load_balancer {\n",
 		"  load_balancer {\n    health_check { interval = \"100ms\", unhealthy_threshold = 1 }\n", 1)
 	g := gatewaytest.Start(t, text)

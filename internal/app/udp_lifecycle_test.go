@@ -16,20 +16,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
-// freeBoth is an address whose port nobody has, neither of datagrams nor of connections.
-func freeBoth(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		at := freeAddress(t)
-		if c, err := net.ListenPacket("udp", at); err == nil {
-			_ = c.Close()
-			return at
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
 // traffic is clients that send the next datagram when the answer to the last has come.
 type traffic struct {
 	stop   atomic.Bool
@@ -80,7 +66,7 @@ func TestUDPReload(t *testing.T) {
 	var seen counted
 	a := udpBackend(t, "127.0.0.1:0", func(b []byte, from net.Addr) []byte { seen.from(from); return b })
 	other := udpBackend(t, "127.0.0.1:0", says("other "))
-	at := freeBoth(t)
+	at := gatewaytest.FreeAddress(t)
 	g := gatewaytest.Start(t, datagrams(at, lasting, "", a))
 	w := newTraffic(t, at, 8)
 	defer w.end()
@@ -103,7 +89,7 @@ func TestUDPReload(t *testing.T) {
 	if got := ping(t, c, "x"); got != "other x" {
 		t.Errorf("with its backend gone from the configuration, a client is answered %q", got)
 	}
-	g.Apply("shutdown_timeout_secs = 1\n" + site{backends: []string{"http://" + freeAddress(t)}}.String())
+	g.Apply("shutdown_timeout_secs = 1\n" + site{backends: []string{"http://" + gatewaytest.FreeAddress(t)}}.String())
 	for n := 0; n < 9+1; n++ { // eight of the traffic, which have moved on, and two of c
 		if l := g.Lines.Next(t); l.Text("outcome") != "ok" && l.Text("outcome") != "drained" {
 			t.Error(l)
@@ -214,7 +200,7 @@ func TestUDPBesideTCP(t *testing.T) {
 	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", says("a"))
 	tcp := tcpBackend(t, echoes("t"))
-	at := freeBoth(t)
+	at := gatewaytest.FreeAddress(t)
 	both := datagrams(at, "udp_session_timeout_secs = 3", "", b) + fmt.Sprintf("entrypoints \"t\" { address = %q, protocol = \"tcp\" }\nrouters \"t\" { rule = \"HostSNI(`*`)\", service = \"t\" }\nservices \"t\" { load_balancer { servers { url = %q } } }\n", at, "tcp://"+tcp)
 	g := gatewaytest.Start(t, both)
 	if got := ping(t, dialUDP(t, at), "x"); got != "ax" {

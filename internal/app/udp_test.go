@@ -314,7 +314,7 @@ func TestKF_L4_06_Spread(t *testing.T) {
 // Where each datagram is balanced, a backend that refuses them costs none.
 func TestUDPSpreadRefused(t *testing.T) {
 	b := udpBackend(t, "127.0.0.1:0", says("b"))
-	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting+"\n  udp_balance = \"datagram\"", "", freeBoth(t), b))
+	g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting+"\n  udp_balance = \"datagram\"", "", gatewaytest.FreeAddress(t), b))
 	c := dialUDP(t, g.Addr("u"))
 	for i := range 50 {
 		if got := ping(t, c, fmt.Sprint(i)); got != "b"+fmt.Sprint(i) {
@@ -328,7 +328,7 @@ func TestUDPSpreadRefused(t *testing.T) {
 func TestKF_L4_07_ClosedPort(t *testing.T) {
 	t.Parallel()
 	b := udpBackend(t, "127.0.0.1:0", func(b []byte, _ net.Addr) []byte { return b })
-	closed := freeBoth(t)
+	closed := gatewaytest.FreeAddress(t)
 	t.Run("checked", func(t *testing.T) {
 		g := gatewaytest.Start(t, datagrams("127.0.0.1:0", lasting, `health_check { interval = "100ms", unhealthy_threshold = 1 }`, closed, b))
 		gatewaytest.Until(t, "the checks have told", func() bool {

@@ -202,7 +202,7 @@ type host struct {
 // host starts a worker that is attached.
 func (s *site) host(name string, slots int) *host {
 	s.t.Helper()
-	h := &host{site: s, name: name, slots: slots, addr: fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(s.t, 1)[0])}
+	h := &host{site: s, name: name, slots: slots, addr: gatewaytest.FreeAddress(s.t)}
 	h.start()
 	h.attach()
 	return h

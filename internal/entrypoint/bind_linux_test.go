@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/conn"
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // listen occupies an address, with options set on the socket.
@@ -84,9 +85,9 @@ func TestAllBindErrorsAtOnce(t *testing.T) {
 	one, two := listen(t, "tcp4", "127.0.0.1:0").Addr().String(), listen(t, "tcp4", "127.0.0.1:0").Addr().String()
 	s := newSet(t, entrypoint.Setup{})
 	srv := newLines()
-	kept := &entrypoint.Options{Address: freeAddress(t), HTTP: srv.serve}
+	kept := &entrypoint.Options{Address: gatewaytest.FreeAddress(t), HTTP: srv.serve}
 	apply(t, s, wanted{"kept": kept})
-	free := freeAddress(t)
+	free := gatewaytest.FreeAddress(t)
 	_, err := s.Prepare(t.Context(), wanted{
 		"free": {Address: free}, "one": {Address: one}, "two": {Address: two}, "bad": {Address: "nonsense"}, "kept": kept,
 		"twice": {Address: kept.Address}, "lost": {Address: "no-such-host.invalid:80"},

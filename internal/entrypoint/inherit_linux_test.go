@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // successorEnv makes this test's binary a process that takes sockets over. It holds the names of the descriptors from
@@ -119,7 +120,7 @@ func TestHandOver(t *testing.T) {
 	path := "unix:" + filepath.Join(t.TempDir(), "s")
 	old := newSet(t, entrypoint.Setup{Sockets: 3})
 	srv := newLines()
-	addrA, addrB := freeAddress(t), freeAddress(t)
+	addrA, addrB := gatewaytest.FreeAddress(t), gatewaytest.FreeAddress(t)
 	apply(t, old, wanted{
 		"a": {Address: addrA, HTTP: srv.serve}, "b": {Address: addrB, HTTP: srv.serve}, "local": {Address: path, HTTP: srv.serve},
 	})

@@ -16,12 +16,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
-// freeAddress gives an address that is free, of a port that nobody gets who asks for any.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	return fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(t, 1)[0])
-}
-
 // dialText connects to an address in text form.
 func dialText(address string) (*client, error) {
 	a, err := net.ResolveTCPAddr("tcp", address)
@@ -146,7 +140,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x, y := freeAddress(t), freeAddress(t)
+			x, y := gatewaytest.FreeAddress(t), gatewaytest.FreeAddress(t)
 			s := newSet(t, entrypoint.Setup{Sockets: 3})
 			srv := newLines()
 			options := func(addresses map[string]string) wanted {
@@ -184,7 +178,7 @@ func TestReloadKeepsConnections(t *testing.T) {
 	eachMode(t, func(t *testing.T, setup entrypoint.Setup) {
 		s := newSet(t, setup)
 		srv := newLines()
-		x, y := freeAddress(t), freeAddress(t)
+		x, y := gatewaytest.FreeAddress(t), gatewaytest.FreeAddress(t)
 		a := &entrypoint.Options{Address: x, HTTP: srv.serve}
 		b := &entrypoint.Options{Address: y, HTTP: srv.serve}
 		apply(t, s, wanted{"a": a, "b": b})
@@ -246,7 +240,7 @@ func TestRevert(t *testing.T) {
 		s := newSet(t, setup)
 		srv, other := newLines(), newLines()
 		other.name = "new "
-		x, y, z := freeAddress(t), freeAddress(t), freeAddress(t)
+		x, y, z := gatewaytest.FreeAddress(t), gatewaytest.FreeAddress(t), gatewaytest.FreeAddress(t)
 		apply(t, s, wanted{"a": {Address: x, HTTP: srv.serve}, "b": {Address: y, HTTP: srv.serve}})
 		old := mustDial(t, s.Addr("b"))
 		old.want(t, "1", "b 1")
@@ -293,7 +287,7 @@ func TestAbort(t *testing.T) {
 	eachMode(t, func(t *testing.T, setup entrypoint.Setup) {
 		s := newSet(t, setup)
 		srv := newLines()
-		x, y := freeAddress(t), freeAddress(t)
+		x, y := gatewaytest.FreeAddress(t), gatewaytest.FreeAddress(t)
 		apply(t, s, wanted{"a": {Address: x, HTTP: srv.serve}})
 		c := mustDial(t, s.Addr("a"))
 		p := prepare(t, s, wanted{"b": {Address: y, HTTP: srv.serve}})
@@ -315,7 +309,7 @@ func TestFinishServesTheQueue(t *testing.T) {
 			eachMode(t, func(t *testing.T, setup entrypoint.Setup) {
 				address := address
 				if address == "" {
-					address = freeAddress(t)
+					address = gatewaytest.FreeAddress(t)
 				} else {
 					address = "unix:" + filepath.Join(t.TempDir(), "s")
 				}
@@ -394,10 +388,10 @@ func TestDrainEndsThePlan(t *testing.T) {
 		t.Run(fmt.Sprint("committed ", committed), func(t *testing.T) {
 			s := newSet(t, entrypoint.Setup{})
 			srv := newLines()
-			apply(t, s, wanted{"a": {Address: freeAddress(t), HTTP: srv.serve}})
+			apply(t, s, wanted{"a": {Address: gatewaytest.FreeAddress(t), HTTP: srv.serve}})
 			old := mustDial(t, s.Addr("a"))
 			old.want(t, "1", "a 1")
-			p := prepare(t, s, wanted{"b": {Address: freeAddress(t), HTTP: srv.serve}})
+			p := prepare(t, s, wanted{"b": {Address: gatewaytest.FreeAddress(t), HTTP: srv.serve}})
 			b := p.Addr("b").String()
 			if committed {
 				p.Commit()

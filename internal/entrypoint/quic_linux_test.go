@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // A UDP socket of the entrypoint's name and address is taken over, one of another address is not.
 func TestPacketsInherited(t *testing.T) {
-	l, err := net.Listen("tcp", freeAddress(t)) // free for UDP, too
+	l, err := net.Listen("tcp", gatewaytest.FreeAddress(t)) // free for UDP, too
 	if err != nil {
 		t.Fatal(err)
 	}

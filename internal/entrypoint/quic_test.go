@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // datagrams notes what becomes of the UDP sockets that it is given.
@@ -109,7 +110,7 @@ func TestPackets(t *testing.T) {
 		}
 		return p
 	}
-	address := freeAddress(t) // for UDP, too
+	address := gatewaytest.FreeAddress(t) // for UDP, too
 	p := prepare(wanted{"web": secureOptions(address, false)})
 	p.Commit()
 	p.Finish(0)
@@ -168,7 +169,7 @@ func TestPackets(t *testing.T) {
 	}
 	second.Leave()
 
-	p = prepare(wanted{"other": secureOptions(freeAddress(t), true)})
+	p = prepare(wanted{"other": secureOptions(gatewaytest.FreeAddress(t), true)})
 	p.Abort()
 
 	p = prepare(off)

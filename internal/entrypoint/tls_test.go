@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/entrypoint"
 	"github.com/sluice-proxy/sluice/internal/exchange"
+	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // testTLS is a configuration with a certificate that signs itself.
@@ -101,7 +102,7 @@ func TestTLSOnOff(t *testing.T) {
 	eachMode(t, func(t *testing.T, setup entrypoint.Setup) {
 		s := newSet(t, setup)
 		srv := newLines()
-		address := freeAddress(t)
+		address := gatewaytest.FreeAddress(t)
 		clear := wanted{"web": {Address: address, HTTP: srv.serve}}
 		secure := wanted{"web": {Address: address, HTTP: srv.serve, TLS: testTLS}}
 		apply(t, s, clear)

@@ -23,7 +23,14 @@ var ports struct {
 	last  int          // that was given out, counted from the first
 }
 
-// FreePorts returns ports that nobody uses at this moment. They are not given out again before all others.
+// FreeAddress is 127.0.0.1 with one of FreePorts.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", FreePorts(t, 1)[0])
+}
+
+// FreePorts returns ports that nobody uses at this moment, for connections or for datagrams. They are not given out again
+// before all others.
 func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
 	ports.mu.Lock()
@@ -44,17 +51,28 @@ func FreePorts(t testing.TB, n int) []int {
 			break
 		}
 		ports.last = ports.last%(portBlock-1) + 1
-		l, err := listenOn(ports.first + ports.last)
-		if err != nil {
-			continue
+		if port := ports.first + ports.last; unused(port) {
+			free = append(free, port)
 		}
-		_ = l.Close()
-		free = append(free, ports.first+ports.last)
 	}
 	if len(free) < n {
 		t.Fatalf("only %d of %d ports are free", len(free), n)
 	}
 	return free
+}
+
+func unused(port int) bool {
+	l, err := listenOn(port)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = l.Close() }()
+	d, err := net.ListenPacket("udp", l.Addr().String())
+	if err != nil {
+		return false
+	}
+	_ = d.Close()
+	return true
 }
 
 func listenOn(port int) (net.Listener, error) {

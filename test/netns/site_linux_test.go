@@ -197,7 +197,7 @@ type running struct {
 // start runs the worker and waits until it takes orders.
 func (s *site) start(name string) *running {
 	s.t.Helper()
-	r := &running{site: s, addr: fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(s.t, 1)[0]), orders: s.path(name)}
+	r := &running{site: s, addr: gatewaytest.FreeAddress(s.t), orders: s.path(name)}
 	path, err := binary()
 	if err != nil {
 		s.t.Fatal(err)

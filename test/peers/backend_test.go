@@ -50,7 +50,7 @@ func startEcho(t *testing.T) string {
 }
 
 // freePort is a port that nobody listens on.
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	return gatewaytest.FreePorts(t, 1)[0]
 }

@@ -52,7 +52,7 @@ services "gone" {
 observability { access_log { output = %[7]q } }
 management { enabled = true, address = "127.0.0.1:0", auth_token_env = "" }
 shutdown_timeout_secs = 60
-`, s.certFile, keyFile, url, transport, "`", gatewaytest.FreePorts(t, 1)[0], s.log))
+`, s.certFile, keyFile, url, transport, "`", freePort(t), s.log))
 	s.clear, s.tls = s.gw.Addr("clear"), s.gw.Addr("tls")
 	s.metrics = "http://" + s.gw.Addr("management") + "/api/gateway/metrics"
 	if s.address = s.clear; secure {
@@ -81,7 +81,7 @@ func TestGRPCInterop(t *testing.T) {
 	t.Parallel()
 	client, server := gatewaytest.Peer(t, gatewaytest.PeerInteropClient), gatewaytest.Peer(t, gatewaytest.PeerInteropServer)
 	inGRPCModes(t, func(t *testing.T, secure bool) {
-		port := strconv.Itoa(gatewaytest.FreePorts(t, 1)[0])
+		port := strconv.Itoa(freePort(t))
 		s := serveGRPC(t, "127.0.0.1:"+port, secure)
 		args := []string{"--port", port}
 		if secure {

@@ -70,7 +70,7 @@ func TestGRPCErrors(t *testing.T) {
 	t.Parallel()
 	silent := silentListener(t)
 	slow := odd(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	gone := fmt.Sprintf("127.0.0.1:%d", gatewaytest.FreePorts(t, 1)[0])
+	gone := gatewaytest.FreeAddress(t)
 	gw := start(t, fmt.Sprintf(`
 entrypoints "clear" { address = "127.0.0.1:0" }
 routers "refused" { rule = "Path(%[3]sUnaryCall%[4]s)", service = "gone", entrypoints = ["clear"] }

@@ -18,8 +18,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/sluice-proxy/sluice/internal/gatewaytest"
 )
 
 // grpcFrame is a message with its length.
@@ -267,7 +265,7 @@ func TestKF_H2G_01_02(t *testing.T) {
 func TestKF_H2G_03(t *testing.T) {
 	t.Parallel()
 	address, service := runTestService(t, false)
-	gone := gatewaytest.FreePorts(t, 1)[0]
+	gone := freePort(t)
 	gw := start(t, fmt.Sprintf(`
 entrypoints "clear" { address = "127.0.0.1:0" }
 routers "all" { rule = "PathPrefix(%[3]s/%[3]s)", service = "backend" }
